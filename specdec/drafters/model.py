@@ -1,0 +1,82 @@
+"""A smaller model as the drafter: the setting of Leviathan et al. 2023.
+
+The draft's cache is kept complete. After a full acceptance it lacks the last
+drafted token, so every proposal begins by scoring two tokens: the last two
+committed ones, or the last one and a place that is not used.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from specdec.interfaces import Context, Draft, Drafter, LanguageModel, Prompt, Transform, Verdict
+from specdec.probability import sampling as draw
+from specdec.trees import topology
+
+Array = jax.Array
+
+
+class ModelDraftState(NamedTuple):
+  """State of the draft model, and how many tokens its cache holds [B]."""
+
+  model: Any
+  length: Array
+
+
+def model_drafter(model: LanguageModel, gamma: int, transform: Transform) -> Drafter:
+  """Drafts a chain of `gamma` tokens with `model`, one call a token.
+
+  Args:
+    model: the draft; its vocabulary is the target's.
+    gamma: tokens drafted a step.
+    transform: the target's own transform, so that q is what is sampled from.
+
+  Raises:
+    ValueError: gamma is below 1.
+
+  Source: Leviathan et al. 2023, Algorithm 1.
+  """
+  if gamma < 1:
+    raise ValueError(f"gamma: expected at least 1 drafted token a step, found {gamma}.")
+  block = topology.chain(gamma + 1)
+  pair, single = topology.chain(2), topology.chain(1)
+
+  def init(params: Any, prompt: Prompt, buffer_length: int) -> ModelDraftState:
+    return ModelDraftState(model.init(params, prompt, buffer_length), prompt.prefix_length - 1)
+
+  def propose(key: Array, params: Any, state: ModelDraftState, context: Context) -> tuple[Draft, ModelDraftState]:
+    uniforms = draw.uniforms(key, gamma)
+    window = jax.vmap(lambda row, start: jax.lax.dynamic_slice_in_dim(row, start, 2))(context.tokens, state.length)
+    new = context.length - state.length  # 1 or 2 of the window are committed
+    scores, model_state = model.score(params, state.model, window, pair)
+    model_state = model.commit(model_state, None, new)
+    logits = jnp.take_along_axis(scores.logits, (new - 1)[:, None, None], axis=1)
+    last = jnp.take_along_axis(window, (new - 1)[:, None], axis=1)
+    tokens, laws = [], []
+    for i in range(gamma):  # Unrolled: each call writes the cache in place, and no law is stacked in a carry.
+      log_q = transform(logits, last, single, context).log_p
+      token = draw.from_law(uniforms[:, i : i + 1], log_q)
+      tokens.append(token)
+      laws.append(log_q)
+      if i + 1 < gamma:
+        scores, model_state = model.score(params, model_state, token, single)
+        logits, last = scores.logits, token
+        context = _extend(context, token)
+    draft = Draft(jnp.concatenate(tokens, axis=1), block, jnp.concatenate(laws, axis=1))
+    return draft, ModelDraftState(model_state, state.length + new)
+
+  def observe(state: ModelDraftState, verdict: Verdict, committed: Array) -> ModelDraftState:
+    # Of the committed tokens the cache holds all but the next token, and never the last drafted one.
+    known = jnp.minimum(jnp.maximum(committed - 1, 0), gamma - 1)
+    return ModelDraftState(model.commit(state.model, None, known), state.length + known)
+
+  return Drafter(init, propose, observe, gamma)
+
+
+def _extend(context: Context, token: Array) -> Context:
+  """The context after one more token [B, 1]."""
+  put = lambda row, value, place: jax.lax.dynamic_update_slice_in_dim(row, value, place, 0)
+  return context._replace(
+      tokens=jax.vmap(put)(context.tokens, token, context.length), length=context.length + 1
+  )
