@@ -33,7 +33,7 @@ def autoregressive_step(target: LanguageModel, transform: Transform, eos_id: int
     law = transform(scores.logits, last, single, state.context)
     token = draw.from_law(draw.uniforms(key, 1), law.log_p)
     one = jnp.ones_like(state.length)
-    after, committed, log_prob = interfaces.append(state, token, one, law.logits, eos_id)
+    after, committed, log_prob = interfaces.append(state, token, one, law.log_prob(jnp.zeros_like(token), token), eos_id)
     after = after._replace(target=target.commit(target_state, None, committed))
     none = jnp.zeros((*one.shape, 0), jnp.int32)
     info = StepInfo(

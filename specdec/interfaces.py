@@ -100,6 +100,13 @@ class Law(NamedTuple):
   log_p: Array
   logits: Array
 
+  def log_prob(self, node: Array, token: Array) -> Array:
+    """Log-probability at temperature 1 of `token` [B, D] after `node` [B, D]; NaN where the law is not finite."""
+    log_z = jax.nn.logsumexp(self.logits, axis=-1)
+    row = jnp.arange(token.shape[0])[:, None]
+    log_prob = self.logits[row, node, token] - log_z[row, node]
+    return jnp.where(jnp.isfinite(log_z[row, node]), log_prob, jnp.nan)
+
 
 class Draft(NamedTuple):
   """A proposal.
@@ -257,7 +264,7 @@ def open_request(prompt: Prompt, sampling: Any, limit: Array, length: int, targe
 
 
 def append(
-    state: DecodeState, emitted: Array, count: Array, logits: Array, eos_id: int
+    state: DecodeState, emitted: Array, count: Array, log_prob: Array, eos_id: int
 ) -> tuple[DecodeState, Array, Array]:
   """Commits the first `count` of `emitted`, cut at EOS and at the limit, and sets the stop codes.
 
@@ -265,8 +272,8 @@ def append(
     state: before.
     emitted: [B, D] int32.
     count: [B] int32, how many of them were drawn from their laws.
-    logits: [B, D, V], that each of them was drawn from, at temperature 1; a row
-      stops before the first whose best logit is not finite.
+    log_prob: [B, D], of each of them; a row stops before the first that is NaN,
+      because the law it was drawn from is not one.
     eos_id: the token that ends a row.
 
   Returns:
@@ -276,7 +283,7 @@ def append(
   """
   width = emitted.shape[1]
   place = jnp.arange(width)[None, :]
-  finite = jnp.cumprod(jnp.isfinite(logits.max(-1)), axis=1).sum(axis=1)
+  finite = jnp.cumprod(~jnp.isnan(log_prob), axis=1).sum(axis=1)
   valid = jnp.minimum(jnp.where(state.running, jnp.minimum(count, finite), 0), state.limit - state.length)
   is_eos = (emitted == eos_id) & (place < valid[:, None])
   has_eos = is_eos.any(axis=1)
@@ -295,6 +302,4 @@ def append(
       jnp.where(length >= state.limit, StopCode.LENGTH, jnp.where(count <= finite, StopCode.RUNNING, StopCode.NOT_FINITE)),
   )
   stop = jnp.where(state.running, stop, state.stop).astype(jnp.int32)
-  chosen = jnp.take_along_axis(logits, emitted[..., None], axis=-1)[..., 0]
-  log_prob = jnp.where(kept, chosen - jax.nn.logsumexp(logits, axis=-1), 0.0).sum(-1)
-  return state._replace(tokens=tokens, length=length, stop=stop), committed, log_prob
+  return state._replace(tokens=tokens, length=length, stop=stop), committed, jnp.where(kept, log_prob, 0.0).sum(-1)

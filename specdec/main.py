@@ -17,13 +17,20 @@ from absl import logging
 import gin
 
 MODES = {
+    "decode": "specdec.modes.decode:decode",
+    "measure_alpha": "specdec.modes.measure_alpha:measure_alpha",
+    "benchmark": "specdec.modes.benchmark:benchmark",
+    "trace": "specdec.modes.trace:trace",
     "train": "specdec.modes.train:train",
+    "export": "specdec.modes.export:export",
 }
 
 _MODE = flags.DEFINE_enum("mode", None, sorted(MODES), "What to do.", required=True)
 _GIN_FILE = flags.DEFINE_multi_string("gin_file", [], "A gin file; may be given several times.")
 _GIN_BINDINGS = flags.DEFINE_multi_string("gin_bindings", [], "A gin binding; --gin.NAME=value is the same.")
 _GIN_SEARCH_PATHS = flags.DEFINE_list("gin_search_paths", [], "Folders in which gin files are looked for first.")
+_INPUT = flags.DEFINE_string("input", None, "Input file ('-' is stdin); overrides the gin file.")
+_OUTPUT = flags.DEFINE_string("output", None, "Output file ('-' is stdout); overrides the gin file.")
 _DRY_RUN = flags.DEFINE_bool("dry_run", False, "Print the resolved configuration and stop.")
 
 
@@ -81,7 +88,13 @@ def main(argv: Sequence[str]) -> None:
     return
   logging.set_verbosity(logging.INFO)
   logging.get_absl_logger().addFilter(_quiet_orbax)
-  run_mode(_MODE.value)
+  overrides = {"input": _INPUT.value, "output": _OUTPUT.value}
+  try:
+    run_mode(_MODE.value, **{name: value for name, value in overrides.items() if value is not None})
+  except ValueError as error:
+    if logging.level_debug():
+      raise
+    sys.exit(f"specdec: {str(error).strip()}")
 
 
 def run() -> None:

@@ -53,8 +53,8 @@ def speculative_step(
         place == verdict.count[:, None], verdict.next_token[:, None], jnp.pad(accepted, ((0, 0), (0, 1)))
     )
     nodes = jnp.pad(verdict.path, ((0, 0), (1, 0)))  # [B, D + 1], the node after which each emitted token came
-    logits = jnp.take_along_axis(law.logits, nodes[..., None], axis=1)
-    after, committed, log_prob = interfaces.append(state, emitted, verdict.count + 1, logits, eos_id)
+    log_probs = law.log_prob(nodes, emitted)
+    after, committed, log_prob = interfaces.append(state, emitted, verdict.count + 1, log_probs, eos_id)
 
     path = None if draft.topology.is_chain else nodes
     after = after._replace(

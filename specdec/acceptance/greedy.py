@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from specdec.acceptance.rejection import chain_verdict
 from specdec.interfaces import Draft, Law, Verdict
+from specdec.probability import sampling as draw
 from specdec.probability.transforms import Sampling
 
 Array = jax.Array
@@ -32,7 +33,7 @@ def greedy(key: Array | None, draft: Draft, law: Law, sampling: Sampling) -> Ver
   logits = law.logits
   best = logits.max(-1)
   at_draft = jnp.take_along_axis(logits[:, :-1], draft.tokens[..., None], axis=-1)[..., 0]
-  argmax = jnp.argmax(logits, axis=-1).astype(jnp.int32)
+  argmax = draw.argmax(logits)
   lenience = sampling.lenience[:, None]
   lenient = (lenience < 1) & (at_draft >= best[:, :-1] + jnp.log(lenience))
   accepted = ((draft.tokens == argmax[:, :-1]) | lenient) & jnp.isfinite(best[:, :-1])

@@ -35,7 +35,9 @@ def prepare(module: T5, params: Mapping[str, Any]) -> T5Params:
     module: the Flax module.
     params: its parameters (the collection 'params'), T5X's names.
   """
-  return T5Params(params["encoder"], jax.jit(t5_decoder.lay_out, static_argnums=1)(params, module.config))
+  used = {name: params[name] for name in ("decoder", "token_embedder")}
+  decoder = jax.jit(t5_decoder.lay_out, static_argnums=1)(used, module.config)
+  return T5Params(jax.device_put(params["encoder"]), decoder)
 
 
 def t5_model(module: T5, vocab_size: int | None = None) -> LanguageModel:

@@ -13,6 +13,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from specdec.probability.sampling import argmax
+
 Array = jax.Array
 
 GREEDY_TEMPERATURE = 1e-4  # T5X's MIN_TEMPERATURE: at or below it, decoding is argmax.
@@ -94,10 +96,10 @@ def sampling(
     if value.ndim > 1 or (value.ndim == 1 and value.shape[0] != batch):
       raise ValueError(f"{name}: expected one number or {batch} of them, found shape {value.shape}.")
     if not isinstance(value, jax.core.Tracer):
-      bad = (value <= low if low_open else value < low) | (value > high) | (value != value)
+      bad = (value <= low if low_open else value < low) | (value > high) | ~jnp.isfinite(value)
       if bool(jnp.any(bad)):
         bracket = "(" if low_open else "["
-        raise ValueError(f"{name}: expected values in {bracket}{low}, {high}], found {value.tolist()}.")
+        raise ValueError(f"{name}: expected finite values in {bracket}{low}, {high}], found {value.tolist()}.")
     return jnp.broadcast_to(value, (batch,))
 
   infinity = float("inf")
@@ -230,6 +232,6 @@ def to_law(logits: Array, settings: Sampling) -> Array:
       tempered,
   )
   log_p = tempered - jnp.log(jnp.sum(jnp.exp(tempered), axis=-1, keepdims=True))
-  first_best = jnp.argmax(logits, axis=-1)[..., None] == jnp.arange(logits.shape[-1])
+  first_best = argmax(logits)[..., None] == jnp.arange(logits.shape[-1])
   log_p = jnp.where(greedy[:, None, None], jnp.where(first_best, 0.0, -jnp.inf), log_p)
   return jnp.where(jnp.isfinite(best), log_p, jnp.nan)

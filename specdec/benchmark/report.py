@@ -1,0 +1,63 @@
+"""Records and Markdown tables of measurements."""
+
+from collections.abc import Mapping, Sequence
+import json
+import os
+import platform
+import subprocess
+import time
+from typing import Any
+
+import jax
+import numpy as np
+
+
+def environment() -> dict[str, Any]:
+  """What a figure depends on: versions, device, machine, commit, date."""
+  import jaxlib  # The version only.
+
+  folder = os.path.dirname(os.path.abspath(__file__))
+  try:
+    commit = subprocess.run(
+        ["git", "-C", folder, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
+    ).stdout.strip()
+  except (OSError, subprocess.CalledProcessError):
+    commit = None
+  return {
+      "jax": jax.__version__,
+      "jaxlib": jaxlib.__version__,
+      "numpy": np.__version__,
+      "python": platform.python_version(),
+      "device": jax.devices()[0].device_kind,
+      "devices": jax.device_count(),
+      "machine": platform.machine(),
+      "cores": os.cpu_count(),
+      "commit": commit,
+      "date": time.strftime("%Y-%m-%d"),
+  }
+
+
+def append_record(path: str, record: Mapping[str, Any]) -> None:
+  """Adds one JSON line to `path` in a single write; '-' is stdout."""
+  line = json.dumps(record, default=str) + "\n"
+  if path == "-":
+    print(line, end="")
+    return
+  os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+  with open(path, "a", encoding="utf-8") as file:
+    file.write(line)
+
+
+def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
+  """A Markdown table; floats with three digits after the point.
+
+  Example:
+    >>> print(table([{"gamma": 3, "ratio": 1.5}], ["gamma", "ratio"]))
+    | gamma | ratio |
+    |---|---|
+    | 3 | 1.500 |
+  """
+  show = lambda value: f"{value:.3f}" if isinstance(value, float) else str(value)
+  lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
+  lines += ["| " + " | ".join(show(row[c]) for c in columns) + " |" for row in rows]
+  return "\n".join(lines)

@@ -1,0 +1,70 @@
+"""Seeing a decode: a line a target call, as Figure 1 of Leviathan et al. 2023.
+
+Accepted tokens are green, rejected ones red and struck out, the target's own
+token (a correction, or the bonus after a full acceptance) blue.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+import html
+from typing import NamedTuple
+
+ACCEPTED, REJECTED, OWN = "accepted", "rejected", "own"
+
+_TERMINAL = {ACCEPTED: "\033[32m", REJECTED: "\033[31;9m", OWN: "\033[34;1m"}
+_RESET = "\033[0m"
+_COLOURS = {ACCEPTED: "#1a7f37", REJECTED: "#cf222e", OWN: "#0969da"}
+
+
+class Piece(NamedTuple):
+  """One token of a call: its text and what became of it."""
+
+  text: str
+  kind: str
+
+
+def calls(draft, tokens, accepted, committed, piece: Callable[[int], str]) -> Iterator[list[Piece]]:
+  """The pieces of each target call of one row.
+
+  Args:
+    draft: [T, G] ints, proposals.
+    tokens: [T, G + 1] ints, what was committed.
+    accepted: [T] ints.
+    committed: [T] ints; a call that committed nothing is left out.
+    piece: from a token id to its text.
+  """
+  for proposal, kept, number, count in zip(draft, tokens, accepted, committed):
+    if count == 0:
+      continue
+    line = [Piece(piece(int(t)), ACCEPTED) for t in kept[:number]]
+    if count > number:  # Else the call ended within its draft, by EOS or the limit.
+      line += [Piece(piece(int(t)), REJECTED) for t in proposal[number : number + 1]]
+      line.append(Piece(piece(int(kept[number])), OWN))
+    yield line
+
+
+def readable(piece: str) -> str:
+  """A SentencePiece piece as text: its word mark becomes a space."""
+  return piece.replace("\u2581", " ")
+
+
+def to_terminal(lines: Sequence[Sequence[Piece]], colour: bool = True) -> str:
+  """One line a call, with ANSI colours; without colour, [-rejected-] and {own}."""
+  plain = {ACCEPTED: "{}", REJECTED: "[-{}-]", OWN: "{{{}}}"}
+  show = lambda p: f"{_TERMINAL[p.kind]}{p.text}{_RESET}" if colour else plain[p.kind].format(p.text)
+  return "\n".join("".join(show(p) for p in line) for line in lines)
+
+
+def to_html(decodes: Sequence[tuple[str, Sequence[Sequence[Piece]]]], title: str = "Speculative decoding") -> str:
+  """A self-contained page: for each decode its source, then a line a call."""
+  style = "".join(f".{kind}{{color:{colour}}}" for kind, colour in _COLOURS.items())
+  style += f".{REJECTED}{{text-decoration:line-through}}.{OWN}{{font-weight:bold}}"
+  style += "body{font-family:sans-serif;margin:2em}pre{line-height:1.5;font-size:1.05em}"
+  parts = [f"<!doctype html><meta charset='utf-8'><title>{html.escape(title)}</title><style>{style}</style>"]
+  parts.append(f"<h1>{html.escape(title)}</h1><p>One line a target call: ")
+  parts.append(", ".join(f"<span class='{kind}'>{kind}</span>" for kind in (ACCEPTED, REJECTED, OWN)) + ".</p>")
+  for source, lines in decodes:
+    parts.append(f"<h3>{html.escape(source)}</h3><pre>")
+    for line in lines:
+      parts.append("".join(f"<span class='{p.kind}'>{html.escape(p.text)}</span>" for p in line) + "\n")
+    parts.append("</pre>")
+  return "".join(parts)

@@ -1,0 +1,121 @@
+"""A network, its weights and its vocabulary, held together."""
+
+from collections.abc import Sequence
+import dataclasses
+import os
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from specdec.adapters import flax_model
+from specdec.checkpoints import from_orbax
+from specdec.data import prompts
+from specdec.data import vocabularies
+from specdec.interfaces import LanguageModel, Prompt
+from specdec.loop import Output
+from specdec.networks.t5 import T5, T5Config
+
+Array = jax.Array
+
+PRETRAINED = "pretrained:"
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+  """What decoding needs of a model.
+
+  Attributes:
+    model: its pure functions.
+    params: its parameters, laid out for decoding, on the device.
+    vocabulary: its vocabulary.
+  """
+
+  model: LanguageModel
+  params: Any
+  vocabulary: vocabularies.Vocabulary
+
+  def prompt(self, texts: Sequence[str], length: int | None = None) -> Prompt:
+    """Encodes source texts into a batch of `length` (default: the longest) encoder tokens."""
+    requests = [prompts.Request(t, (*self.vocabulary.encode(t), vocabularies.EOS_ID)) for t in texts]
+    length = length or max(len(r.input_ids) for r in requests)
+    requests = [prompts.fit_length(r, length) for r in requests]
+    return Prompt(*map(jnp.asarray, prompts.to_arrays(requests, len(texts), length)))
+
+  def texts(self, output: Output) -> list[str]:
+    """Decodes the rows of an `Output`."""
+    tokens, lengths = np.asarray(output.tokens), np.asarray(output.lengths)
+    return [self.vocabulary.decode(row[:n]) for row, n in zip(tokens, lengths)]
+
+
+def resolve(path: str) -> str:
+  """Expands 'pretrained:NAME' to the folder of shipped files; other paths stay."""
+  if not path.startswith(PRETRAINED):
+    return path
+  return os.path.join(os.path.dirname(os.path.abspath(__file__)), "pretrained", path[len(PRETRAINED) :])
+
+
+def vocabulary(path: str, extra_ids: int = 0) -> vocabularies.SentencePieceVocabulary:
+  """A SentencePiece vocabulary from a path that `resolve` knows."""
+  return vocabularies.SentencePieceVocabulary(resolve(path), extra_ids)
+
+
+def load_model(module: T5, checkpoint: str, vocabulary: vocabularies.Vocabulary, dtype: Any = "float32") -> Model:
+  """Loads a T5's weights and lays them out for decoding.
+
+  Args:
+    module: the Flax module.
+    checkpoint: a folder of parameters or of a training run, see
+      `checkpoints.from_orbax`; 'pretrained:NAME' is a shipped one.
+    vocabulary: that it was trained with.
+    dtype: of the weights on the device.
+
+  Raises:
+    ValueError: the checkpoint is missing, broken or of another model, or the
+      vocabulary has more pieces than the model has logits.
+  """
+  language_model = flax_model.t5_model(module, vocabulary.size)
+  token = jax.ShapeDtypeStruct((1, 1), jnp.int32)
+  expected = jax.eval_shape(module.init, jax.random.key(0), token, token)["params"]
+  params = from_orbax.load(resolve(checkpoint), dtype=dtype, expected=expected)
+  return Model(language_model, flax_model.prepare(module, params), vocabulary)
+
+
+def pair(target: Model, draft: Model | None) -> tuple[Model, Model | None]:
+  """Checks that a draft speaks the vocabulary of its target.
+
+  Raises:
+    ValueError: it does not; the message names the first piece that differs.
+  """
+  if draft is not None:
+    vocabularies.check_same(target.vocabulary, draft.vocabulary)
+  return target, draft
+
+
+def pretrained(name: str = "ende") -> tuple[Model, Model]:
+  """The shipped target and draft of `name`.
+
+  Example:
+    >>> target, draft = pretrained("ende")
+    >>> target.vocabulary.size
+    4096
+  """
+  if name not in _PRETRAINED:
+    raise ValueError(f"pretrained: expected one of {sorted(_PRETRAINED)}, found {name!r}.")
+  words = vocabulary(f"{PRETRAINED}{name}/vocabulary.model")
+  load = lambda role, config: load_model(T5(config), f"{PRETRAINED}{name}/{role}", words)
+  return pair(*(load(role, config) for role, config in _PRETRAINED[name].items()))
+
+
+# The same sizes as gin/models/ende_target.gin and ende_draft.gin; a test holds them together.
+_PRETRAINED = {
+    "ende": {
+        "target": T5Config(
+            vocab_size=4096, emb_dim=384, num_heads=6, num_encoder_layers=2, num_decoder_layers=3, mlp_dim=512
+        ),
+        "draft": T5Config(
+            vocab_size=4096, emb_dim=128, num_heads=2, num_encoder_layers=2, num_decoder_layers=1, mlp_dim=256
+        ),
+    },
+}

@@ -1,0 +1,104 @@
+"""`--mode=benchmark`: tokens per second with and without speculation, and what the theory says."""
+
+from collections.abc import Sequence
+import sys
+from typing import Any
+
+from specdec import models
+from specdec import recipes
+from specdec.benchmark import report
+from specdec.benchmark import timing
+from specdec.data import prompts
+from specdec.interfaces import Params
+from specdec.modes.decode import Decoder, mean_alpha, row_record
+from specdec.theory import speedup
+
+
+def benchmark(
+    target: models.Model,
+    draft: models.Model,
+    input: str,
+    output: str = "-",
+    gammas: Sequence[int] = (3, 5, 7),
+    temperatures: Sequence[float] = (0.0, 1.0),
+    batch_sizes: Sequence[int] = (1,),
+    sentences: int = 100,
+    repeats: int = 3,
+    input_lengths: Sequence[int] = (32, 64, 128),
+    max_new_tokens: int = 64,
+    seed: int = 0,
+) -> list[dict[str, Any]]:
+  """Times plain and speculative decoding in turns, and the calls that c and v are ratios of.
+
+  Args:
+    target: the target.
+    draft: the draft.
+    input: sources, see `data.prompts.read_requests`.
+    output: JSONL records are added to it; '-' is stdout.
+    gammas: each is measured.
+    temperatures: each is measured.
+    batch_sizes: each is measured.
+    sentences: how many of the sources are decoded.
+    repeats: decodes of each call; their median counts.
+    input_lengths: encoder lengths; longer inputs are cut.
+    max_new_tokens: longest output.
+    seed: of all draws.
+
+  Returns:
+    A record a cell: the ratio of tokens per second with its bootstrap interval,
+    alpha, c, v, the theory's prediction for these lengths (`predicted`) and for
+    long outputs (`theorem_3_8`), and the environment.
+  """
+  models.pair(target, draft)
+  requests = prompts.read_requests(models.resolve(input), target.vocabulary)[:sentences]
+  requests = [prompts.fit_length(r, input_lengths[-1]) for r in requests]
+  params = Params(target.params, draft.params)
+  transform = recipes.sampling_transform()
+  plain_step = recipes.autoregressive(target.model)
+  steps = {gamma: recipes.leviathan(target.model, draft.model, gamma) for gamma in gammas}
+  environment = report.environment()
+  records = []
+  for batch_size in batch_sizes:
+    for temperature in temperatures:
+      shape = dict(batch_size=batch_size, input_lengths=input_lengths, max_new_tokens=max_new_tokens, seed=seed)
+      settings = dict(temperature=temperature)
+      plain = Decoder(plain_step, params, settings, **shape)
+      for gamma in gammas:
+        speculative = Decoder(steps[gamma], params, settings, **shape)
+        comparison = timing.compare(plain, speculative, requests, repeats)
+        arguments = speculative.arguments(requests[:batch_size])
+        costs = timing.measure_costs(target.model, draft.model, params, arguments[3], arguments[4], transform, gamma)
+        rows = []
+        for group in prompts.batches(requests, batch_size):
+          result, seconds = speculative(group)
+          rows += [row_record(r, i, result, target.vocabulary, seconds) for i, r in enumerate(group)]
+        alpha = mean_alpha(rows)
+        totals = {k: sum(r[k] for r in rows) for k in ("steps", "drafted", "accepted", "committed")}
+        low, high = comparison.interval()
+        records.append({
+            "batch_size": batch_size,
+            "temperature": temperature,
+            "gamma": gamma,
+            "ratio": comparison.ratio,
+            "low": low,
+            "high": high,
+            "predicted": timing.predicted_ratio(costs, alpha, gamma, [r["committed"] for r in rows]),
+            "theorem_3_8": float(speedup.walltime_factor(alpha, gamma, costs.c, costs.v)),
+            "alpha": alpha,
+            "tokens_per_call": totals["committed"] / totals["steps"],
+            "c": costs.c,
+            "v": costs.v,
+            "v_score": costs.v_score,
+            "plain_tokens_per_second": float(comparison.plain_tokens.sum() / comparison.plain_seconds.sum()),
+            "target_call_us": costs.target * 1e6,
+            "equal": comparison.equal,
+            "rows": comparison.rows,
+            "seed": seed,
+            **environment,
+        })
+        report.append_record(output, records[-1])
+        for line in timing.describe(comparison, costs, alpha, gamma, totals, temperature):
+          print(f"B {batch_size}, T {temperature:g}, gamma {gamma}: {line}", file=sys.stderr)
+  columns = ["batch_size", "temperature", "gamma", "ratio", "low", "high", "predicted", "alpha", "tokens_per_call", "c", "v"]
+  print(report.table(records, columns), file=sys.stderr)
+  return records

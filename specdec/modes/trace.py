@@ -1,0 +1,68 @@
+"""`--mode=trace`: decodes drawn token by token, in the terminal and as HTML."""
+
+from collections.abc import Sequence
+import os
+import sys
+
+from specdec import models
+from specdec import recipes
+from specdec.benchmark import trace as trace_lib
+from specdec.data import prompts
+from specdec.interfaces import Params
+from specdec.modes.decode import Decoder
+
+
+def trace(
+    target: models.Model,
+    draft: models.Model,
+    input: str,
+    output: str = "-",
+    sentences: int = 5,
+    gamma: int = 7,
+    temperature: float = 0.0,
+    top_k: int = 0,
+    top_p: float = 0.0,
+    input_lengths: Sequence[int] = (32, 64, 128),
+    max_new_tokens: int = 64,
+    seed: int = 0,
+    colour: bool | None = None,
+) -> None:
+  """Draws the first `sentences` of `input`.
+
+  Args:
+    target: the target.
+    draft: the draft.
+    input: sources, see `data.prompts.read_requests`.
+    output: '-' draws in the terminal only; a file name also writes HTML there.
+    sentences: how many are drawn.
+    gamma: tokens drafted a step.
+    temperature: 0 is argmax.
+    top_k: 0 is off.
+    top_p: 0 is off.
+    input_lengths: encoder lengths; longer inputs are cut.
+    max_new_tokens: longest output.
+    seed: of all draws.
+    colour: None is colour on a terminal and marks elsewhere.
+  """
+  models.pair(target, draft)
+  requests = prompts.read_requests(models.resolve(input), target.vocabulary)[:sentences]
+  requests = [prompts.fit_length(r, input_lengths[-1]) for r in requests]
+  settings = dict(temperature=temperature, top_k=top_k, top_p=top_p)
+  step = recipes.leviathan(target.model, draft.model, gamma)
+  decoder = Decoder(
+      step, Params(target.params, draft.params), settings, 1, input_lengths, max_new_tokens, seed, trace=True
+  )
+  pieces = target.vocabulary.pieces()
+  drawn = []
+  for request in requests:
+    result, _ = decoder([request])
+    rows = (result.trace.draft[0], result.trace.tokens[0], result.trace.accepted[0], result.trace.committed[0])
+    lines = list(trace_lib.calls(*rows, lambda token: trace_lib.readable(pieces[token])))
+    source = request.inputs if request.inputs is not None else target.vocabulary.decode(request.input_ids)
+    drawn.append((source, lines))
+    print(f"{source}\n{trace_lib.to_terminal(lines, sys.stdout.isatty() if colour is None else colour)}\n")
+  if output != "-":
+    partial = output + ".partial"
+    with open(partial, "w", encoding="utf-8") as file:
+      file.write(trace_lib.to_html(drawn))
+    os.replace(partial, output)

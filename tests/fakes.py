@@ -1,0 +1,364 @@
+"""Models whose right answer is known, and their laws in NumPy.
+
+`table_model` looks its next-token logits up by the decoder prefix, so that the
+law of any output can be enumerated. `t5_pair` is a tiny random T5 and a draft
+that often agrees with it. The oracles (`numpy_law`, `sequence_law`) sort where
+the library bisects, work in float64 and share no code with it.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy import stats
+
+from specdec.adapters import flax_model
+from specdec.interfaces import LanguageModel, Prompt, Scores
+from specdec.networks.t5 import T5, T5Config
+from specdec.probability import transforms
+
+EOS = 1
+GREEDY = 1e-4  # T5X's MIN_TEMPERATURE, written down a second time on purpose.
+
+
+# --- A model that is a table -------------------------------------------------
+
+
+class TableState(NamedTuple):
+  """Of each row: its table, the number of the prefix that ends at each slot, and the cache's lengths."""
+
+  row: Any  # [B]
+  numbers: Any  # [B, L]
+  length: Any  # [B]
+  pending: Any  # []
+
+
+def child(number, token, vocab: int, entries: int):
+  """The number of a prefix with one token more; the tree of prefixes is numbered as a heap."""
+  return (number * vocab + token + 1) % entries
+
+
+def prefix_number(tokens: Sequence[int], vocab: int, entries: int) -> int:
+  """The number of the prefix BOS, tokens."""
+  number = 0
+  for token in tokens:
+    number = child(number, token, vocab, entries)
+  return number
+
+
+def heap_size(vocab: int, depth: int) -> int:
+  """Prefixes of at most `depth` tokens: with that many entries, no two of them share one."""
+  return sum(vocab**i for i in range(depth + 1))
+
+
+def table_model() -> LanguageModel:
+  """A model whose params are a table [K, entries, V] of logits.
+
+  The first encoder token says which of the K tables a request uses; a prefix
+  BOS, t1, t2, … uses the entry `prefix_number([t1, t2, …])`.
+  """
+
+  def init(table, prompt: Prompt, buffer_length: int) -> TableState:
+    batch, width = prompt.prefix.shape
+    zeros = jnp.zeros((batch, buffer_length), jnp.int32)
+    state = TableState(prompt.tokens[:, 0], zeros, jnp.zeros((batch,), jnp.int32), jnp.int32(0))
+    for i in range(width - 1):
+      _, state = _advance(table, state, prompt.prefix[:, i : i + 1], jnp.array([-1]))
+    return commit(state, None, prompt.prefix_length - 1)
+
+  def score(table, state: TableState, tokens, topology):
+    return _advance(table, state, tokens, topology.parents)
+
+  def commit(state: TableState, path, count) -> TableState:
+    if path is not None:
+      moved = jnp.take_along_axis(state.numbers, state.length[:, None] + path, axis=1)
+      state = state._replace(numbers=_write(state.numbers, moved, state.length))
+    return state._replace(length=state.length + count, pending=jnp.int32(0))
+
+  return LanguageModel(init, score, commit)
+
+
+def _write(buffer, new, start):
+  return jax.vmap(lambda b, n, s: jax.lax.dynamic_update_slice_in_dim(b, n, s, 0))(buffer, new, start)
+
+
+def _advance(table, state: TableState, tokens, parents):
+  _, entries, vocab = table.shape
+  first = state.length + state.pending
+  before = jnp.take_along_axis(state.numbers, jnp.maximum(first - 1, 0)[:, None], axis=1)[:, 0]
+  numbers = []
+  for node in range(tokens.shape[1]):
+    if node == 0:
+      number = jnp.where(first == 0, 0, child(before, tokens[:, 0], vocab, entries))
+    else:
+      number = child(jnp.stack(numbers)[parents[node]], tokens[:, node], vocab, entries)
+    numbers.append(number)
+  numbers = jnp.stack(numbers, axis=1)
+  logits = table[state.row[:, None], numbers]
+  state = state._replace(numbers=_write(state.numbers, numbers, first), pending=state.pending + tokens.shape[1])
+  return Scores(logits, jnp.zeros((*tokens.shape, 1))), state
+
+
+def random_tables(seed: int, vocab: int, depth: int, scale: float = 1.5, noise: float = 1.0, tables: int = 1):
+  """A target's and a draft's table [tables, entries, V]: the draft's is the target's with noise."""
+  generator = np.random.default_rng(seed)
+  shape = (tables, heap_size(vocab, depth), vocab)
+  target = generator.normal(size=shape) * scale
+  draft = target + generator.normal(size=shape) * noise
+  return np.float32(target), np.float32(draft)
+
+
+def prompts(batch: int, first_token=0, encoder_length: int = 1, prefix=((0,),), prefix_length=None) -> Prompt:
+  """[B] requests without padding: `first_token` a row, then twos; `prefix` [1 or B, P]."""
+  tokens = np.full((batch, encoder_length), 2, np.int32)
+  tokens[:, 0] = first_token
+  prefix = np.broadcast_to(np.asarray(prefix, np.int32), (batch, len(prefix[0])))
+  if prefix_length is None:
+    prefix_length = np.full(batch, prefix.shape[1])
+  return Prompt(
+      jnp.asarray(tokens), jnp.ones(tokens.shape, bool), jnp.asarray(prefix), jnp.asarray(prefix_length, jnp.int32)
+  )
+
+
+# --- Tiny T5s ----------------------------------------------------------------
+
+
+class T5Pair(NamedTuple):
+  """A T5, and a draft of fewer layers and noisy weights."""
+
+  module: T5
+  variables: Any  # T5X's names
+  target: LanguageModel
+  target_params: Any
+  draft_module: T5
+  draft_variables: Any
+  draft: LanguageModel
+  draft_params: Any
+
+
+def t5_variables(module: T5, seed: int) -> dict:
+  """Random parameters under T5X's names: laws that are peaked, and positions and attention that matter."""
+  one = jnp.ones((1, 2), jnp.int32)
+  shapes = jax.eval_shape(module.init, jax.random.key(0), one, one)["params"]
+  generator = np.random.default_rng(seed)
+
+  def draw(path, leaf):
+    name = jax.tree_util.keystr(path, simple=True, separator="/")
+    values = np.float32(generator.normal(size=leaf.shape))
+    if name.endswith("scale"):
+      return 1 + 0.1 * values
+    if name.endswith("kernel"):
+      scale = 2.0 if "logits_dense" in name else 0.5 if "query" in name else 1.0
+      return values * np.float32(scale / np.sqrt(leaf.shape[0]))
+    return values * np.float32(0.5 if "embedding" in name else 1.5)
+
+  return jax.tree_util.tree_map_with_path(draw, shapes)
+
+
+def t5_pair(vocab: int = 16, seed: int = 12, noise: float = 0.1, vocab_size: int | None = None) -> T5Pair:
+  """`vocab` logits, of which `vocab_size` are pieces; the draft lacks the target's second, weaker layer."""
+  config = dict(vocab_size=vocab, emb_dim=16, num_heads=2, head_dim=8, num_encoder_layers=1, mlp_dim=32)
+  module = T5(T5Config(**config, num_decoder_layers=2))
+  draft_module = T5(T5Config(**config, num_decoder_layers=1))
+  variables = t5_variables(module, seed)
+  weak = variables["decoder"]["layers_1"]
+  for kernel in (weak["self_attention"]["out"], weak["encoder_decoder_attention"]["out"], weak["mlp"]["wo"]):
+    kernel["kernel"] *= np.float32(0.3)
+  decoder = {name: part for name, part in variables["decoder"].items() if name != "layers_1"}
+  generator = np.random.default_rng(seed + 1)
+  draft_variables = jax.tree.map(
+      lambda x: x + np.float32(noise * x.std() * generator.normal(size=x.shape)), {**variables, "decoder": decoder}
+  )
+  return T5Pair(
+      module, variables, flax_model.t5_model(module, vocab_size), flax_model.prepare(module, variables),
+      draft_module, draft_variables,
+      flax_model.t5_model(draft_module, vocab_size), flax_model.prepare(draft_module, draft_variables),
+  )  # fmt: skip
+
+
+def encoder_rows(batch: int, length: int, vocab: int, seed: int = 0) -> np.ndarray:
+  """[B, S] random pieces, no special ones among them."""
+  return np.random.default_rng(seed).integers(2, vocab, (batch, length)).astype(np.int32)
+
+
+# --- The laws in NumPy -------------------------------------------------------
+
+
+def numpy_keep(logits: np.ndarray, top_k: int = 0, top_p: float = 0.0) -> np.ndarray:
+  """Which of [V] survive top-k and then top-p, ties kept; by sorting."""
+  keep = logits > -np.inf
+  if top_k > 0:
+    keep &= logits >= np.sort(logits)[-min(top_k, len(logits))]
+  if top_p > 0:
+    weight = np.where(keep, np.exp(logits - logits.max()), 0.0)
+    weight /= weight.sum()
+    order = np.argsort(-weight, kind="stable")
+    mass = np.cumsum(weight[order])
+    enough = np.flatnonzero(mass >= top_p)
+    if len(enough):
+      keep &= logits >= logits[order[enough[0]]]
+  return keep
+
+
+def numpy_law(logits, temperature: float = 1.0, top_k: int = 0, top_p: float = 0.0) -> np.ndarray:
+  """Next-token law [V] in float64: temperature, top-k, top-p; greedy is the first argmax."""
+  logits = np.asarray(logits, np.float64)
+  if temperature <= GREEDY:
+    return np.eye(len(logits))[np.argmax(logits)]
+  tempered = logits / temperature
+  weight = np.where(numpy_keep(tempered, top_k, top_p), np.exp(tempered - tempered.max()), 0.0)
+  return weight / weight.sum()
+
+
+def numpy_process(logits, prefix: Sequence[int], new_tokens: int, eos: int = EOS, min_length=0, penalty=1.0, banned=()):
+  """Logits [V] after penalty, bans and minimum length; `prefix` is every token of the decoder so far."""
+  out = np.array(logits, np.float64)
+  for token in set(prefix):
+    out[token] = out[token] / penalty if out[token] > 0 else out[token] * penalty
+  for token in banned:
+    out[token] = -np.inf
+  if new_tokens < min_length:
+    out[eos] = -np.inf
+  return out
+
+
+def sequence_law(next_law: Callable[[tuple], np.ndarray], cap: int, eos: int = EOS) -> dict[tuple, float]:
+  """The law of whole outputs: `next_law(tokens so far) -> [V]`, until EOS or `cap` tokens."""
+  done = {}
+
+  def walk(tokens, mass):
+    if len(tokens) == cap or (tokens and tokens[-1] == eos):
+      done[tokens] = done.get(tokens, 0.0) + mass
+      return
+    for token, p in enumerate(next_law(tokens)):
+      if p > 0:
+        walk((*tokens, token), mass * p)
+
+  walk((), 1.0)
+  return done
+
+
+def table_law(table: np.ndarray, **settings) -> Callable[[tuple], np.ndarray]:
+  """`next_law` of one table [entries, V] under sampling settings."""
+  entries, vocab = table.shape
+  return lambda tokens: numpy_law(table[prefix_number(tokens, vocab, entries)], **settings)
+
+
+# --- Statistics --------------------------------------------------------------
+
+
+def outputs(tokens, lengths) -> list[tuple]:
+  """The output of each row as a tuple."""
+  return [tuple(row[:n].tolist()) for row, n in zip(np.asarray(tokens), np.asarray(lengths))]
+
+
+def counts(rows: Sequence[tuple]) -> dict[tuple, int]:
+  """How often each output came."""
+  found = {}
+  for row in rows:
+    found[row] = found.get(row, 0) + 1
+  return found
+
+
+def p_value_against(law: dict[tuple, float], rows: Sequence[tuple]) -> float:
+  """Chi-square of samples against an exact law; outputs expected fewer than 5 times share one bin."""
+  found = counts(rows)
+  impossible = [row for row in found if law.get(row, 0.0) < 1e-9]
+  assert not impossible, f"emitted, though it has probability 0: {impossible[:3]}"
+  expected, observed, rest = [], [], [0.0, 0]
+  for row, p in law.items():
+    if p * len(rows) >= 5:
+      expected.append(p * len(rows))
+      observed.append(found.get(row, 0))
+    else:
+      rest[0] += p * len(rows)
+      rest[1] += found.get(row, 0)
+  if rest[0] >= 1:
+    expected.append(rest[0])
+    observed.append(rest[1])
+  else:  # Too rare for a bin of its own.
+    expected[-1] += rest[0]
+    observed[-1] += rest[1]
+  if len(expected) == 1:
+    return 1.0
+  return float(stats.chisquare(observed, np.array(expected) * sum(observed) / sum(expected)).pvalue)
+
+
+def p_value_between(one: Sequence[tuple], other: Sequence[tuple]) -> float:
+  """Chi-square of two samples against each other; outputs seen fewer than 10 times share one bin."""
+  ours, theirs = counts(one), counts(other)
+  table, rest = [], [0, 0]
+  for row in ours.keys() | theirs.keys():
+    pair = [ours.get(row, 0), theirs.get(row, 0)]
+    if sum(pair) >= 10:
+      table.append(pair)
+    else:
+      rest = [rest[0] + pair[0], rest[1] + pair[1]]
+  if sum(rest):
+    table.append(rest)
+  if len(table) < 2:
+    return 1.0
+  return float(stats.chi2_contingency(np.array(table).T, correction=False).pvalue)
+
+
+def settings(batch: int, **values) -> transforms.Sampling:
+  """`transforms.sampling`, under a name that does not hide a module."""
+  return transforms.sampling(batch, **values)
+
+
+# --- Exact integration over uniforms -------------------------------------------
+
+
+def cells(edges: Sequence[np.ndarray], points: int, generator) -> tuple[np.ndarray, np.ndarray]:
+  """Cuts the unit cube at `edges`, one array of cuts a dimension, and picks points in every cell.
+
+  Returns:
+    Volumes [C], and points [C, points, D] float32, none so near a cut that
+    float32 could take it for one beyond. Cells narrower than that are left out:
+    the volumes then sum to less than 1, which the caller must check.
+  """
+  lows, widths = [], []
+  for cuts in edges:
+    cuts = np.unique(np.clip(np.concatenate([[0.0, 1.0], cuts]), 0, 1))
+    width = np.diff(cuts)
+    wide = width > 1e-6
+    lows.append(cuts[:-1][wide])
+    widths.append(width[wide])
+  grid = lambda parts: np.stack([x.ravel() for x in np.meshgrid(*parts, indexing="ij")], axis=-1)
+  low, width = grid(lows), grid(widths)
+  margin = np.minimum(4e-7, width / 3)[:, None]
+  inside = generator.uniform(size=(len(low), points, len(edges)))
+  return width.prod(axis=1), np.float32(low[:, None] + margin + inside * (width[:, None] - 2 * margin))
+
+
+def accept_edges(drafted: Sequence[int], p: np.ndarray, q: np.ndarray, lenience: float = 1.0) -> list[np.ndarray]:
+  """Where the answer of speculative sampling may change: cuts of each of its G + 1 uniforms.
+
+  Args:
+    drafted: G tokens.
+    p: [G + 1, V] float64, the target's law before each of them and after the last.
+    q: [G, V] float64, the draft's.
+    lenience: l.
+  """
+  edges = [np.array([p[i, x] / (lenience * q[i, x])]) for i, x in enumerate(drafted)]
+  final = []
+  for i in range(len(p)):
+    rest = np.maximum(p[i] - lenience * q[i], 0) if i < len(q) else p[i]
+    rest = rest if rest.sum() > 1e-9 else p[i]
+    final.append(np.cumsum(rest)[:-1] / rest.sum())
+  return [*edges, np.concatenate(final)]
+
+
+def continued(law: dict[tuple, float], next_law: Callable[[tuple], np.ndarray], length: int) -> dict[tuple, float]:
+  """The law of `length` tokens when those that `law` leaves open are drawn from `next_law`."""
+  done = {}
+  for tokens, mass in law.items():
+    if len(tokens) >= length:
+      done[tokens[:length]] = done.get(tokens[:length], 0.0) + mass
+    else:
+      longer = {(*tokens, x): mass * p for x, p in enumerate(next_law(tokens)) if p > 0}
+      for key, value in continued(longer, next_law, length).items():
+        done[key] = done.get(key, 0.0) + value
+  return done
