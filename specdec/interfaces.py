@@ -284,7 +284,7 @@ def append(
   width = emitted.shape[1]
   place = jnp.arange(width)[None, :]
   finite = jnp.cumprod(~jnp.isnan(log_prob), axis=1).sum(axis=1)
-  valid = jnp.minimum(jnp.where(state.running, jnp.minimum(count, finite), 0), state.limit - state.length)
+  valid = jnp.where(state.running, jnp.minimum(jnp.minimum(count, finite), state.limit - state.length), 0)
   is_eos = (emitted == eos_id) & (place < valid[:, None])
   has_eos = is_eos.any(axis=1)
   committed = jnp.where(has_eos, is_eos.argmax(axis=1) + 1, valid).astype(jnp.int32)

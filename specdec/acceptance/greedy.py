@@ -7,12 +7,33 @@ programs that only ever decode greedily.
 import jax
 import jax.numpy as jnp
 
-from specdec.acceptance.rejection import chain_verdict
 from specdec.interfaces import Draft, Law, Verdict
 from specdec.probability import sampling as draw
 from specdec.probability.transforms import Sampling
 
 Array = jax.Array
+
+
+def chain_verdict(accepted: Array, next_token: Array, acceptance: Array) -> Verdict:
+  """The verdict of a chain: `accepted` [B, G] counts up to its first False."""
+  batch, drafted = accepted.shape
+  count = jnp.cumprod(accepted.astype(jnp.int32), axis=1).sum(axis=1)
+  path = jnp.broadcast_to(1 + jnp.arange(drafted, dtype=jnp.int32), (batch, drafted))
+  return Verdict(path, count, next_token, acceptance)
+
+
+def nearly_best(draft: Draft, law: Law, sampling: Sampling) -> Array:
+  """Drafted tokens [B, G] whose probability at temperature 1 is at least lenience times the largest.
+
+  The paper prints <=, which at lenience 1 would accept everything. Never true
+  where the law is not finite.
+
+  Source: Leviathan et al. 2023, A.5.
+  """
+  logits = law.logits[:, :-1]
+  best = logits.max(-1)
+  at_draft = jnp.take_along_axis(logits, draft.tokens[..., None], axis=-1)[..., 0]
+  return (at_draft >= best + jnp.log(sampling.lenience)[:, None]) & jnp.isfinite(best)
 
 
 def greedy(key: Array | None, draft: Draft, law: Law, sampling: Sampling) -> Verdict:
@@ -30,13 +51,10 @@ def greedy(key: Array | None, draft: Draft, law: Law, sampling: Sampling) -> Ver
   Source: Leviathan et al. 2023, section 2.3 (argmax as a law) and A.5.
   """
   del key
-  logits = law.logits
-  best = logits.max(-1)
-  at_draft = jnp.take_along_axis(logits[:, :-1], draft.tokens[..., None], axis=-1)[..., 0]
-  argmax = draw.argmax(logits)
-  lenience = sampling.lenience[:, None]
-  lenient = (lenience < 1) & (at_draft >= best[:, :-1] + jnp.log(lenience))
-  accepted = ((draft.tokens == argmax[:, :-1]) | lenient) & jnp.isfinite(best[:, :-1])
+  argmax = draw.argmax(law.logits)
+  finite = jnp.isfinite(law.logits.max(-1))
+  lenient = (sampling.lenience < 1)[:, None] & nearly_best(draft, law, sampling)
+  accepted = ((draft.tokens == argmax[:, :-1]) & finite[:, :-1]) | lenient
   count = jnp.cumprod(accepted.astype(jnp.int32), axis=1).sum(axis=1)
   next_token = jnp.take_along_axis(argmax, count[:, None], axis=1)[:, 0]
   return chain_verdict(accepted, next_token, accepted.astype(jnp.float32))

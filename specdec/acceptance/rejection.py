@@ -9,6 +9,7 @@ Dimensions: B batch, G drafted tokens, V vocabulary.
 import jax
 import jax.numpy as jnp
 
+from specdec.acceptance.greedy import chain_verdict, greedy, nearly_best
 from specdec.interfaces import Draft, Law, Verdict
 from specdec.probability import residual
 from specdec.probability import sampling as draw
@@ -26,14 +27,6 @@ def draft_probability(draft: Draft, vocab_size: int) -> Array:
   if draft.log_q is None:
     return jax.nn.one_hot(draft.tokens, vocab_size, dtype=jnp.float32)
   return jnp.nan_to_num(jnp.exp(draft.log_q), nan=0.0)
-
-
-def chain_verdict(accepted: Array, next_token: Array, acceptance: Array) -> Verdict:
-  """The verdict of a chain: `accepted` [B, G] counts up to its first False."""
-  batch, drafted = accepted.shape
-  count = jnp.cumprod(accepted.astype(jnp.int32), axis=1).sum(axis=1)
-  path = jnp.broadcast_to(1 + jnp.arange(drafted, dtype=jnp.int32), (batch, drafted))
-  return Verdict(path, count, next_token, acceptance)
 
 
 def decide(uniforms: Array, draft: Draft, law: Law, sampling: Sampling) -> Verdict:
@@ -65,10 +58,11 @@ def decide(uniforms: Array, draft: Draft, law: Law, sampling: Sampling) -> Verdi
   lenience = sampling.lenience[:, None]
   at_draft = lambda x: jnp.take_along_axis(x, draft.tokens[..., None], axis=-1)[..., 0]
   p_draft, q_draft = at_draft(p[:, :-1]), at_draft(q)
-  accepted = uniforms[:, :-1] * lenience * q_draft < p_draft
-  near_best = at_draft(law.logits[:, :-1]) >= law.logits[:, :-1].max(-1) + jnp.log(lenience)
+  # A token with q = 0 was not drawn from q: the draft is not finite.
+  accepted = (uniforms[:, :-1] * lenience * q_draft < p_draft) & (q_draft > 0)
   lenient_argmax = (sampling.temperature <= GREEDY_TEMPERATURE)[:, None] & (lenience < 1)
-  accepted = jnp.where(lenient_argmax, near_best & ~jnp.isnan(p_draft), accepted)
+  near_best = nearly_best(draft, law, sampling)
+  accepted = jnp.where(lenient_argmax, near_best, accepted)
   count = jnp.cumprod(accepted.astype(jnp.int32), axis=1).sum(axis=1)
 
   # The bonus position has q = 0, so that its residual is p itself.
@@ -82,5 +76,14 @@ def decide(uniforms: Array, draft: Draft, law: Law, sampling: Sampling) -> Verdi
 
 
 def rejection(key: Array, draft: Draft, law: Law, sampling: Sampling) -> Verdict:
-  """Speculative sampling; exact for every row whose lenience is 1. See `decide`."""
-  return decide(draw.uniforms(key, draft.tokens.shape[1] + 1), draft, law, sampling)
+  """Speculative sampling; exact for every row whose lenience is 1. See `decide`.
+
+  A batch that is all greedy takes `acceptance.greedy`, which decides the same
+  without reading q.
+  """
+  uniforms = draw.uniforms(key, draft.tokens.shape[1] + 1)
+  return jax.lax.cond(
+      jnp.all(sampling.temperature <= GREEDY_TEMPERATURE),
+      lambda: greedy(None, draft, law, sampling),
+      lambda: decide(uniforms, draft, law, sampling),
+  )

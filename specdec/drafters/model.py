@@ -45,6 +45,10 @@ def model_drafter(model: LanguageModel, gamma: int, transform: Transform) -> Dra
   def init(params: Any, prompt: Prompt, buffer_length: int) -> ModelDraftState:
     return ModelDraftState(model.init(params, prompt, buffer_length), prompt.prefix_length - 1)
 
+  def choose(uniform: Array, logits: Array, last: Array, context: Context) -> tuple[Array, Array]:
+    log_q = transform(logits, last, single, context).log_p
+    return draw.from_law(uniform, log_q), log_q
+
   def propose(key: Array, params: Any, state: ModelDraftState, context: Context) -> tuple[Draft, ModelDraftState]:
     uniforms = draw.uniforms(key, gamma)
     window = jax.vmap(lambda row, start: jax.lax.dynamic_slice_in_dim(row, start, 2))(context.tokens, state.length)
@@ -53,18 +57,20 @@ def model_drafter(model: LanguageModel, gamma: int, transform: Transform) -> Dra
     model_state = model.commit(model_state, None, new)
     logits = jnp.take_along_axis(scores.logits, (new - 1)[:, None, None], axis=1)
     last = jnp.take_along_axis(window, (new - 1)[:, None], axis=1)
-    tokens, laws = [], []
-    for i in range(gamma):  # Unrolled: each call writes the cache in place, and no law is stacked in a carry.
-      log_q = transform(logits, last, single, context).log_p
-      token = draw.from_law(uniforms[:, i : i + 1], log_q)
-      tokens.append(token)
-      laws.append(log_q)
-      if i + 1 < gamma:
-        scores, model_state = model.score(params, model_state, token, single)
-        logits, last = scores.logits, token
-        context = _extend(context, token)
-    draft = Draft(jnp.concatenate(tokens, axis=1), block, jnp.concatenate(laws, axis=1))
-    return draft, ModelDraftState(model_state, state.length + new)
+    token, log_q = choose(uniforms[:, :1], logits, last, context)
+
+    def call(carry, uniform):
+      model_state, token, context = carry
+      context = _extend(context, token)
+      scores, model_state = model.score(params, model_state, token, single)
+      after, log_q = choose(uniform, scores.logits, token, context)
+      return (model_state, after, context), (after, log_q)
+
+    # A loop and not unrolled: the kernels of one call stay in the instruction cache.
+    carry, (tokens, laws) = jax.lax.scan(call, (model_state, token, context), uniforms[:, 1:].T[..., None])
+    join = lambda first, rest: jnp.concatenate([first, jnp.moveaxis(rest[:, :, 0], 0, 1)], axis=1)
+    draft = Draft(join(token, tokens), block, join(log_q, laws))
+    return draft, ModelDraftState(carry[0], state.length + new)
 
   def observe(state: ModelDraftState, verdict: Verdict, committed: Array) -> ModelDraftState:
     # Of the committed tokens the cache holds all but the next token, and never the last drafted one.

@@ -27,12 +27,12 @@ def join_columns(y: Array) -> Array:
 def attend(query: Array, keys: Array, values: Array, bias: Array, softmax_dtype=None) -> Array:
   """Softmax attention without division by sqrt(D), as T5's.
 
-  `softmax(query @ keys + bias) @ values`, where a slot whose bias is `MASKED`
+  `softmax(query @ keys^T + bias) @ values`, where a slot whose bias is `MASKED`
   for every query may hold anything, NaN included.
 
   Args:
     query: [B, H, N, D].
-    keys: [B, H, D, L].
+    keys: [B, H, L, D].
     values: [B, H, L, D].
     bias: [B or 1, H or 1, N or 1, L], `MASKED` where a query must not look.
     softmax_dtype: of the logits and their softmax; None is the dtype of `query`.
@@ -41,7 +41,7 @@ def attend(query: Array, keys: Array, values: Array, bias: Array, softmax_dtype=
     [B, H, N, D].
   """
   seen = bias > 0.5 * MASKED
-  logits = jnp.einsum("bhnd,bhdl->bhnl", query, keys, preferred_element_type=softmax_dtype)
+  logits = jnp.einsum("bhnd,bhld->bhnl", query, keys, preferred_element_type=softmax_dtype)
   logits = jnp.where(seen, logits + bias.astype(logits.dtype), MASKED)
   weights = jax.nn.softmax(logits, axis=-1).astype(values.dtype)
   used = jnp.any(seen, axis=(1, 2))[:, None, :, None]  # [B or 1, 1, L, 1]

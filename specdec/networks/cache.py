@@ -20,7 +20,7 @@ class KVCache(NamedTuple):
   """Keys and values of every layer.
 
   Attributes:
-    keys: one [B, H, D, L] array a layer.
+    keys: one [B, H, L, D] array a layer.
     values: one [B, H, L, D] array a layer.
     length: [B] int32, committed slots of each row.
     pending: [] int32, slots scored after them, the same for all rows.
@@ -34,29 +34,27 @@ class KVCache(NamedTuple):
   @property
   def buffer_length(self) -> int:
     """L."""
-    return self.keys[0].shape[-1]
+    return self.keys[0].shape[2]
 
 
 def empty(num_layers: int, batch: int, num_heads: int, head_dim: int, buffer_length: int, dtype) -> KVCache:
   """A cache with nothing in it."""
-  keys = tuple(jnp.zeros((batch, num_heads, head_dim, buffer_length), dtype) for _ in range(num_layers))
-  values = tuple(jnp.zeros((batch, num_heads, buffer_length, head_dim), dtype) for _ in range(num_layers))
-  return KVCache(keys, values, jnp.zeros((batch,), jnp.int32), jnp.int32(0))
+  zeros = lambda: tuple(jnp.zeros((batch, num_heads, buffer_length, head_dim), dtype) for _ in range(num_layers))
+  return KVCache(zeros(), zeros(), jnp.zeros((batch,), jnp.int32), jnp.int32(0))
 
 
-def write(buffer: Array, new: Array, start: Array, axis: int) -> Array:
-  """Overwrites `new` into `buffer` along `axis`, row b from slot `start[b]` on.
+def write(buffer: Array, new: Array, start: Array) -> Array:
+  """Overwrites `new` into `buffer`, row b from slot `start[b]` on.
 
   Args:
-    buffer: [B, ...], with L slots along `axis`.
-    new: the same shape with N slots along `axis`.
+    buffer: [B, H, L, D].
+    new: [B, H, N, D].
     start: [B] int32; start + N <= L, or the block is shifted down to fit.
-    axis: counted without the batch axis.
   """
+  new = new.astype(buffer.dtype)
   if buffer.shape[0] == 1:  # One contiguous copy; the batched form is a scatter.
-    return jax.lax.dynamic_update_slice_in_dim(buffer, new.astype(buffer.dtype), start[0], axis + 1)
-  one = lambda b, n, s: jax.lax.dynamic_update_slice_in_dim(b, n.astype(b.dtype), s, axis)
-  return jax.vmap(one)(buffer, new, start)
+    return jax.lax.dynamic_update_slice_in_dim(buffer, new, start[0], 2)
+  return jax.vmap(lambda b, n, s: jax.lax.dynamic_update_slice_in_dim(b, n, s, 1))(buffer, new, start)
 
 
 def commit(cache: KVCache, count: Array) -> KVCache:
@@ -71,9 +69,6 @@ def commit_path(cache: KVCache, path: Array, count: Array) -> KVCache:
   equal to one built from scratch.
   """
   source = cache.length[:, None] + path  # [B, P]
-  keep = lambda buffer, axis: write(
-      buffer, jax.vmap(lambda b, s: jnp.take(b, s, axis=axis, mode="clip"))(buffer, source), cache.length, axis
-  )
-  keys = tuple(keep(k, 2) for k in cache.keys)
-  values = tuple(keep(v, 1) for v in cache.values)
-  return commit(cache._replace(keys=keys, values=values), count)
+  take = jax.vmap(lambda buffer, index: jnp.take(buffer, index, axis=1, mode="clip"))
+  keep = lambda buffers: tuple(write(buffer, take(buffer, source), cache.length) for buffer in buffers)
+  return commit(cache._replace(keys=keep(cache.keys), values=keep(cache.values)), count)

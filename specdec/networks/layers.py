@@ -9,6 +9,7 @@ Source: Raffel et al. 2020, "Exploring the limits of transfer learning"
 """
 
 from collections.abc import Callable
+import dataclasses
 
 import jax
 import jax.numpy as jnp
@@ -62,6 +63,41 @@ def rms_norm(x: Array, scale: Array, axis: int = -1, epsilon: float = 1e-6) -> A
   shape[axis] = x.shape[axis]
   normalised = (x * jax.lax.rsqrt(square + epsilon)).astype(x.dtype)
   return normalised * scale.astype(x.dtype).reshape(shape)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Kernel:
+  """A weight matrix in one of two layouts, and its product with columns.
+
+  On XLA's CPU backend the best form depends on the size. `W[out, in] @ y[in, m]`
+  wins where weights stream from memory: for a T5-base decoder (495 MB) 14.1
+  against 18.6 ms for m = 1 and 26.4 against 35.0 ms for m = 8. `x[m, in] @
+  W[in, out]` wins for small matrices: for 24 MB of width 384, 0.85 against 1.18
+  ms for m = 1 and about the same for m = 8. (2 cores of an AMD EPYC, jax 0.10.2,
+  float32, medians of one run, 2026-11-30.)
+
+  Attributes:
+    array: [out, in] or [in, out].
+    out_first: static; which of the two.
+  """
+
+  array: Array
+  out_first: bool = dataclasses.field(metadata={"static": True})
+
+  @classmethod
+  def lay_out(cls, kernel: Array, out_first: bool) -> "Kernel":
+    """From Flax's `kernel` [in, out]."""
+    return cls(kernel.T if out_first else kernel, out_first)
+
+  def __matmul__(self, y: Array) -> Array:
+    """Columns y [in, m] -> columns [out, m], in the dtype of y."""
+    weights = self.array.astype(y.dtype)
+    if self.out_first:
+      return weights @ y
+    # The barriers keep XLA from folding the transposes into a product of the slow form (7.5 ms where 1.5 will do).
+    rows = jax.lax.optimization_barrier(y.T)
+    return jax.lax.optimization_barrier(rows @ weights).T
 
 
 def relative_position_bucket(relative_position: Array, bidirectional: bool, num_buckets: int, max_distance: int) -> Array:

@@ -1,10 +1,10 @@
 """T5's decoder for decoding: few new tokens a call, over an explicit cache.
 
-The weights of `networks.t5` are laid out once for it (`lay_out`): products are
-written `W[out, in] @ y[in, columns]` with one column a token, q/k/v and the
-branches of the feed-forward layer are fused. On XLA's CPU backend that makes
-eight tokens cost little more than one. Cross-attention keys and values are
-computed once a request (`start`).
+The weights of `networks.t5` are laid out once for it (`lay_out`): activations
+are columns, one a token, q/k/v and the branches of the feed-forward layer are
+fused, and products take the form that is fast for their size (`layers.Kernel`).
+On XLA's CPU backend that makes eight tokens cost little more than one.
+Cross-attention keys and values are computed once a request (`start`).
 
 Dimensions: B batch, S encoder length, L buffer length, N new tokens,
 V vocabulary, E embedding, H heads, D head size, M mlp.
@@ -20,6 +20,7 @@ from specdec.networks import attention
 from specdec.networks import cache as cache_lib
 from specdec.networks import layers
 from specdec.networks.cache import KVCache
+from specdec.networks.layers import Kernel
 from specdec.networks.t5 import T5Config
 
 Array = jax.Array
@@ -29,15 +30,15 @@ class LayerWeights(NamedTuple):
   """One decoder layer, laid out for decoding."""
 
   self_norm: Array  # [E]
-  self_qkv: Array  # [3*H*D, E]
-  self_out: Array  # [E, H*D]
+  self_qkv: Kernel  # E to 3*H*D
+  self_out: Kernel  # H*D to E
   cross_norm: Array  # [E]
-  cross_query: Array  # [H*D, E]
+  cross_query: Kernel  # E to H*D
   cross_kv: Array  # [E, 2*H*D]; used once a request, over S rows
-  cross_out: Array  # [E, H*D]
+  cross_out: Kernel  # H*D to E
   mlp_norm: Array  # [E]
-  mlp_in: Array  # [A*M, E], A branches
-  mlp_out: Array  # [E, M]
+  mlp_in: Kernel  # E to A*M, A branches
+  mlp_out: Kernel  # M to E
 
 
 class DecoderWeights(NamedTuple):
@@ -47,43 +48,48 @@ class DecoderWeights(NamedTuple):
   layers: tuple[LayerWeights, ...]
   relative_bias: Array  # [H, buckets]
   final_norm: Array  # [E]
-  logits: Array | None  # [V, E]; None when tied to the embedding
+  logits: Kernel | None  # E to V; None when tied to the embedding
 
 
 class DecoderState(NamedTuple):
   """What the decoder keeps of a request."""
 
   cache: KVCache
-  cross_keys: tuple[Array, ...]  # a layer [B, H, D, S]
+  cross_keys: tuple[Array, ...]  # a layer [B, H, S, D]
   cross_values: tuple[Array, ...]  # a layer [B, H, S, D]
   cross_bias: Array  # [B, 1, 1, S]
   distance_bias: Array  # [H, L], relative bias by (query position - key position)
 
 
-def lay_out(params: Mapping[str, Any], config: T5Config) -> DecoderWeights:
+def lay_out(params: Mapping[str, Any], config: T5Config, out_first: bool | None = None) -> DecoderWeights:
   """Lays out the parameters of `networks.t5.T5` for decoding; the values are the same.
 
   Args:
     params: nested dict with T5X's names; `decoder` and `token_embedder` are read.
     config: of the model.
+    out_first: layout of the kernels, see `layers.Kernel`; None takes the faster
+      one for the width of the model: out first from 512 on.
   """
+  if out_first is None:
+    out_first = config.emb_dim >= 512
+  kernel = lambda *arrays: Kernel.lay_out(jnp.concatenate(arrays, axis=1), out_first)
   decoder = params["decoder"]
-  kernels = lambda tree, *names: jnp.concatenate([tree[name]["kernel"] for name in names], axis=1)
+  kernels = lambda tree, *names: [tree[name]["kernel"] for name in names]
   mlp_names = ["wi"] if len(config.mlp_activations) == 1 else [f"wi_{i}" for i in range(len(config.mlp_activations))]
 
   def one_layer(p):
     own, cross, mlp = p["self_attention"], p["encoder_decoder_attention"], p["mlp"]
     return LayerWeights(
         self_norm=p["pre_self_attention_layer_norm"]["scale"],
-        self_qkv=kernels(own, "query", "key", "value").T,
-        self_out=own["out"]["kernel"].T,
+        self_qkv=kernel(*kernels(own, "query", "key", "value")),
+        self_out=kernel(own["out"]["kernel"]),
         cross_norm=p["pre_cross_attention_layer_norm"]["scale"],
-        cross_query=cross["query"]["kernel"].T,
-        cross_kv=kernels(cross, "key", "value"),
-        cross_out=cross["out"]["kernel"].T,
+        cross_query=kernel(cross["query"]["kernel"]),
+        cross_kv=jnp.concatenate(kernels(cross, "key", "value"), axis=1),
+        cross_out=kernel(cross["out"]["kernel"]),
         mlp_norm=p["pre_mlp_layer_norm"]["scale"],
-        mlp_in=kernels(mlp, *mlp_names).T,
-        mlp_out=mlp["wo"]["kernel"].T,
+        mlp_in=kernel(*kernels(mlp, *mlp_names)),
+        mlp_out=kernel(mlp["wo"]["kernel"]),
     )
 
   return DecoderWeights(
@@ -91,7 +97,7 @@ def lay_out(params: Mapping[str, Any], config: T5Config) -> DecoderWeights:
       layers=tuple(one_layer(decoder[f"layers_{i}"]) for i in range(config.num_decoder_layers)),
       relative_bias=decoder["relpos_bias"]["rel_embedding"],
       final_norm=decoder["decoder_norm"]["scale"],
-      logits=None if config.logits_via_embedding else decoder["logits_dense"]["kernel"].T,
+      logits=None if config.logits_via_embedding else kernel(decoder["logits_dense"]["kernel"]),
   )
 
 
@@ -111,7 +117,7 @@ def start(weights: DecoderWeights, config: T5Config, encoded: Array, encoder_mas
   for layer in weights.layers:
     kv = encoded.astype(dtype) @ layer.cross_kv.astype(dtype)
     kv = kv.reshape(batch, length, 2, config.num_heads, config.head_dim)
-    cross_keys.append(kv[:, :, 0].transpose(0, 2, 3, 1))
+    cross_keys.append(kv[:, :, 0].transpose(0, 2, 1, 3))
     cross_values.append(kv[:, :, 1].transpose(0, 2, 1, 3))
   bucket = layers.relative_position_bucket(
       -jnp.arange(buffer_length),
@@ -180,7 +186,6 @@ def score(
   """
   dtype = jnp.dtype(config.dtype)
   batch, number = tokens.shape
-  columns = lambda w, y: w.astype(y.dtype) @ y
   split = lambda y: attention.split_columns(y, config.num_heads, batch)
   softmax_dtype = jnp.float32 if config.float32_attention_logits else None
   x = weights.embedding[tokens.reshape(-1)].astype(dtype).T  # [E, B*N]
@@ -188,25 +193,25 @@ def score(
   first = state.cache.length + state.cache.pending
   keys, values = [], []
   for i, layer in enumerate(weights.layers):
-    query, key, value = jnp.split(columns(layer.self_qkv, layers.rms_norm(x, layer.self_norm, axis=0)), 3)
-    keys.append(cache_lib.write(state.cache.keys[i], split(key).swapaxes(2, 3), first, axis=2))
-    values.append(cache_lib.write(state.cache.values[i], split(value), first, axis=1))
+    query, key, value = jnp.split(layer.self_qkv @ layers.rms_norm(x, layer.self_norm, axis=0), 3)
+    keys.append(cache_lib.write(state.cache.keys[i], split(key), first))
+    values.append(cache_lib.write(state.cache.values[i], split(value), first))
     mixed = attention.attend(split(query), keys[i], values[i], bias, softmax_dtype)
-    x = x + columns(layer.self_out, attention.join_columns(mixed))
-    query = columns(layer.cross_query, layers.rms_norm(x, layer.cross_norm, axis=0))
+    x = x + layer.self_out @ attention.join_columns(mixed)
+    query = layer.cross_query @ layers.rms_norm(x, layer.cross_norm, axis=0)
     mixed = attention.attend(split(query), state.cross_keys[i], state.cross_values[i], state.cross_bias, softmax_dtype)
-    x = x + columns(layer.cross_out, attention.join_columns(mixed))
-    branches = jnp.split(columns(layer.mlp_in, layers.rms_norm(x, layer.mlp_norm, axis=0)), len(config.mlp_activations))
+    x = x + layer.cross_out @ attention.join_columns(mixed)
+    branches = jnp.split(layer.mlp_in @ layers.rms_norm(x, layer.mlp_norm, axis=0), len(config.mlp_activations))
     hidden = None
     for name, branch in zip(config.mlp_activations, branches):
       branch = layers.activation(name)(branch)
       hidden = branch if hidden is None else hidden * branch
-    x = x + columns(layer.mlp_out, hidden)
+    x = x + layer.mlp_out @ hidden
   x = layers.rms_norm(x, weights.final_norm, axis=0).astype(jnp.float32)
   if weights.logits is None:
-    logits = columns(weights.embedding, x) / jnp.sqrt(jnp.float32(config.emb_dim))
+    logits = weights.embedding.astype(jnp.float32) @ x / jnp.sqrt(jnp.float32(config.emb_dim))
   else:
-    logits = columns(weights.logits, x)
+    logits = weights.logits @ x
   rows = lambda y: y.reshape(-1, batch, number).transpose(1, 2, 0)
   cache = KVCache(tuple(keys), tuple(values), state.cache.length, state.cache.pending + number)
   return rows(logits), rows(x), state._replace(cache=cache)

@@ -215,23 +215,27 @@ def to_law(logits: Array, settings: Sampling) -> Array:
     >>> jnp.exp(law).tolist()
     [[[1.0, 0.0, 0.0]]]
   """
-  best = logits.max(axis=-1, keepdims=True)
   greedy = settings.temperature <= GREEDY_TEMPERATURE
+  # Under `cond` and not only `where`: a batch that is all greedy, or has no masks, does not pay for them.
+  return jax.lax.cond(jnp.all(greedy), _point_mass, lambda x: _sampled_law(x, settings, greedy), logits)
+
+
+def _point_mass(logits: Array) -> Array:
+  """The law of argmax."""
+  best = logits.max(axis=-1, keepdims=True)
+  law = jnp.where(argmax(logits)[..., None] == jnp.arange(logits.shape[-1]), 0.0, -jnp.inf)
+  return jnp.where(jnp.isfinite(best), law, jnp.nan)
+
+
+def _sampled_law(logits: Array, settings: Sampling, greedy: Array) -> Array:
+  """The law of each row, some of which may be greedy."""
+  best = logits.max(axis=-1, keepdims=True)
   tempered = (logits - best) / jnp.maximum(settings.temperature, GREEDY_TEMPERATURE)[:, None, None]
-  sampled = ~greedy
-  tempered = jax.lax.cond(
-      jnp.any(sampled & (settings.top_k > 0)),
-      lambda x: top_k_mask(x, settings.top_k[:, None]),
-      lambda x: x,
-      tempered,
-  )
-  tempered = jax.lax.cond(
-      jnp.any(sampled & (settings.top_p > 0)),
-      lambda x: top_p_mask(x, settings.top_p[:, None]),
-      lambda x: x,
-      tempered,
-  )
+  masks = (settings.top_k > 0) | (settings.top_p > 0)
+  masked = lambda x: top_p_mask(top_k_mask(x, settings.top_k[:, None]), settings.top_p[:, None])
+  tempered = jax.lax.cond(jnp.any(masks & ~greedy), masked, lambda x: x, tempered)
   log_p = tempered - jnp.log(jnp.sum(jnp.exp(tempered), axis=-1, keepdims=True))
-  first_best = argmax(logits)[..., None] == jnp.arange(logits.shape[-1])
-  log_p = jnp.where(greedy[:, None, None], jnp.where(first_best, 0.0, -jnp.inf), log_p)
-  return jnp.where(jnp.isfinite(best), log_p, jnp.nan)
+  log_p = jnp.where(jnp.isfinite(best), log_p, jnp.nan)
+  return jax.lax.cond(
+      jnp.any(greedy), lambda x: jnp.where(greedy[:, None, None], _point_mass(logits), x), lambda x: x, log_p
+  )
