@@ -255,7 +255,7 @@ class Step(NamedTuple):
 def open_request(prompt: Prompt, sampling: Any, limit: Array, length: int, target: Any, draft: Any = None) -> DecodeState:
   """The state before the first step; `length` is L."""
   batch, prefix = prompt.prefix.shape
-  inside = jnp.arange(prefix) < prompt.prefix_length[:, None]
+  inside = jnp.arange(prefix)[None, :] < prompt.prefix_length[:, None]
   tokens = jnp.zeros((batch, length), jnp.int32).at[:, :prefix].set(jnp.where(inside, prompt.prefix, 0))
   running = jnp.where(prompt.prefix_length < limit, StopCode.RUNNING, StopCode.LENGTH)
   return DecodeState(

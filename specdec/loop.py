@@ -84,7 +84,7 @@ def row_keys(key: Array, batch: int) -> Array:
 
 def _accumulate(sums: Statistics, info: StepInfo, running: Array) -> Statistics:
   one = running.astype(jnp.int32)
-  bins = jnp.arange(sums.histogram.shape[1])
+  bins = jnp.arange(sums.histogram.shape[1])[None, :]
   return Statistics(
       steps=sums.steps + one,
       drafted=sums.drafted + info.drafted,

@@ -7,6 +7,7 @@ use dynamic registration: they import what they configure.
 
 from collections.abc import Sequence
 import importlib
+import inspect
 import logging as std_logging
 import os
 import sys
@@ -18,6 +19,7 @@ import gin
 
 MODES = {
     "decode": "specdec.modes.decode:decode",
+    "evaluate": "specdec.modes.evaluate:evaluate",
     "measure_alpha": "specdec.modes.measure_alpha:measure_alpha",
     "benchmark": "specdec.modes.benchmark:benchmark",
     "trace": "specdec.modes.trace:trace",
@@ -64,42 +66,73 @@ def parse_gin(files: Sequence[str], bindings: Sequence[str], search_paths: Seque
 
 
 def run_mode(mode: str, **overrides):
-  """Calls the function of `mode` with its gin bindings; `overrides` win."""
+  """Calls the function of `mode` with its gin bindings; `overrides` win.
+
+  Raises:
+    ValueError: the mode does not take an override, or lacks an argument.
+  """
   module, name = MODES[mode].split(":")
   function = getattr(importlib.import_module(module), name)
+  parameters = inspect.signature(function).parameters
   try:
-    function = gin.get_configurable(function)
+    bound, function = gin.get_bindings(function, resolve_references=False), gin.get_configurable(function)
   except (KeyError, ValueError):
-    pass  # No gin file binds any of its parameters.
+    bound = {}  # No gin file binds any of its parameters.
+  surplus = sorted(overrides.keys() - parameters.keys())
+  if surplus:
+    raise ValueError(f"--mode={mode}: expected no --{surplus[0]}; this mode has no such argument.")
+  given = bound.keys() | overrides.keys()
+  missing = [p.name for p in parameters.values() if p.default is p.empty and p.name not in given]
+  if missing:
+    raise ValueError(f"--mode={mode}: expected values for {', '.join(missing)}; give a --gin_file, such as those in gin/runs.")
   return function(**overrides)
 
 
-def _quiet_orbax(record) -> bool:
-  """Drops orbax's and TensorStore's running commentary; warnings stay."""
+def _quiet(record) -> bool:
+  """Drops the running commentary of orbax and of gin's search for files; orbax's warnings stay."""
+  if record.filename == "resource_reader.py":
+    return False
   return record.levelno > std_logging.INFO or "orbax" not in record.pathname
+
+
+def _exit(error: Exception) -> None:
+  """Ends the program with the message of an error that its user can mend; with -v=1 with the whole trace."""
+  if logging.level_debug():
+    raise error
+  lines = str(error).strip().splitlines()
+  sys.exit("specdec: " + "\n".join(line for line in lines if not line.startswith("  In call to configurable")))
 
 
 def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}.")
-  parse_gin(_GIN_FILE.value, _GIN_BINDINGS.value, _GIN_SEARCH_PATHS.value)
+  logging.get_absl_handler().addFilter(_quiet)  # Of the handler: gin logs through the root logger.
+  try:
+    parse_gin(_GIN_FILE.value, _GIN_BINDINGS.value, _GIN_SEARCH_PATHS.value)
+  except (ValueError, AttributeError, ImportError, OSError, SyntaxError) as error:  # What gin raises.
+    _exit(error)
   if _DRY_RUN.value:
     print(gin.config_str())
     return
-  logging.set_verbosity(logging.INFO)
-  logging.get_absl_logger().addFilter(_quiet_orbax)
+  logging.set_verbosity(max(logging.INFO, logging.get_verbosity()))
   overrides = {"input": _INPUT.value, "output": _OUTPUT.value}
   try:
     run_mode(_MODE.value, **{name: value for name, value in overrides.items() if value is not None})
+  except (ValueError, OSError, FloatingPointError) as error:
+    _exit(error)
+
+
+def _parse_flags(args: Sequence[str]) -> list[str]:
+  try:
+    args = rewrite_gin_args(args)
   except ValueError as error:
-    if logging.level_debug():
-      raise
-    sys.exit(f"specdec: {str(error).strip()}")
+    sys.exit(f"specdec: {error}")
+  return app.parse_flags_with_usage(args)
 
 
 def run() -> None:
   """The console command `specdec`."""
-  app.run(main, flags_parser=lambda args: flags.FLAGS(rewrite_gin_args(args)))
+  app.run(main, flags_parser=_parse_flags)
 
 
 if __name__ == "__main__":

@@ -101,15 +101,15 @@ def pretrained(name: str = "ende") -> tuple[Model, Model]:
     >>> target.vocabulary.size
     4096
   """
-  if name not in _PRETRAINED:
-    raise ValueError(f"pretrained: expected one of {sorted(_PRETRAINED)}, found {name!r}.")
+  if name not in SHIPPED:
+    raise ValueError(f"pretrained: expected one of {sorted(SHIPPED)}, found {name!r}.")
   words = vocabulary(f"{PRETRAINED}{name}/vocabulary.model")
   load = lambda role, config: load_model(T5(config), f"{PRETRAINED}{name}/{role}", words)
-  return pair(*(load(role, config) for role, config in _PRETRAINED[name].items()))
+  return pair(*(load(role, config) for role, config in SHIPPED[name].items()))
 
 
 # The same sizes as gin/models/ende_target.gin and ende_draft.gin; a test holds them together.
-_PRETRAINED = {
+SHIPPED = {
     "ende": {
         "target": T5Config(
             vocab_size=4096, emb_dim=384, num_heads=6, num_encoder_layers=2, num_decoder_layers=3, mlp_dim=512

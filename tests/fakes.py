@@ -7,6 +7,7 @@ the library bisects, work in float64 and share no code with it.
 """
 
 from collections.abc import Callable, Sequence
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -14,8 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import stats
 
+from specdec import loop
+from specdec import recipes
+from specdec.acceptance.rejection import chain_verdict
 from specdec.adapters import flax_model
-from specdec.interfaces import LanguageModel, Prompt, Scores
+from specdec.interfaces import LanguageModel, Params, Prompt, Scores, Step
 from specdec.networks.t5 import T5, T5Config
 from specdec.probability import transforms
 
@@ -176,6 +180,13 @@ def t5_pair(vocab: int = 16, seed: int = 12, noise: float = 0.1, vocab_size: int
       draft_module, draft_variables,
       flax_model.t5_model(draft_module, vocab_size), flax_model.prepare(draft_module, draft_variables),
   )  # fmt: skip
+
+
+def nan_embedding(module: T5, variables, token: int):
+  """The parameters, laid out for decoding, with NaN for the embedding of one token."""
+  embedding = np.array(variables["token_embedder"]["embedding"])
+  embedding[token] = np.nan
+  return flax_model.prepare(module, {**variables, "token_embedder": {"embedding": embedding}})
 
 
 def encoder_rows(batch: int, length: int, vocab: int, seed: int = 0) -> np.ndarray:
@@ -362,3 +373,100 @@ def continued(law: dict[tuple, float], next_law: Callable[[tuple], np.ndarray], 
       for key, value in continued(longer, next_law, length).items():
         done[key] = done.get(key, 0.0) + value
   return done
+
+
+# --- One pair for many tests: the same step and shapes compile once in a process -----
+
+
+STANDARD = dict(batch=8, encoder=8, prefix=4, new_tokens=20, gamma=3)
+
+
+@functools.cache
+def standard_pair() -> T5Pair:
+  """The pair that tests share. Greedy outputs end at different lengths, and drafts are accepted 0 to 3 at a time."""
+  return t5_pair()
+
+
+@functools.cache
+def standard_step(method: str = "leviathan") -> Step:
+  """`leviathan` or `autoregressive` of the standard pair."""
+  pair = standard_pair()
+  if method == "autoregressive":
+    return recipes.autoregressive(pair.target)
+  return recipes.leviathan(pair.target, pair.draft, STANDARD["gamma"])
+
+
+def standard_prompt(seed: int = 0) -> Prompt:
+  """8 requests of 8 encoder tokens; the decoder's prefix is BOS alone, in a buffer of 4."""
+  batch, width = STANDARD["batch"], STANDARD["prefix"]
+  tokens = encoder_rows(batch, STANDARD["encoder"], 16, seed)
+  prefix = np.tile(np.int32([0] + [5] * (width - 1)), (batch, 1))  # What stands beyond the prefix is not read.
+  return Prompt(jnp.asarray(tokens), jnp.ones(tokens.shape, bool), jnp.asarray(prefix), jnp.ones(batch, jnp.int32))
+
+
+def standard_params() -> Params:
+  """Of target and draft."""
+  return Params(standard_pair().target_params, standard_pair().draft_params)
+
+
+def standard_run(prompt: Prompt, key, step: Step | None = None, params: Params | None = None, limit=None, **setting):
+  """`loop.generate` with the standard step, shapes and structure of arguments."""
+  batch = prompt.prefix.shape[0]
+  new_tokens = STANDARD["new_tokens"]
+  limit = jnp.full((batch,), new_tokens, jnp.int32) if limit is None else jnp.asarray(limit, jnp.int32)
+  setting.setdefault("banned", np.zeros(16, bool))
+  return loop.generate(
+      step or standard_step(), loop.row_keys(key, batch), params or standard_params(), prompt,
+      settings(batch, **setting), new_tokens, limit,
+  )  # fmt: skip
+
+
+def row_of(tree, row: int):
+  """One row of every array, as a batch of one."""
+  return jax.tree.map(lambda x: x[row : row + 1], tree)
+
+
+@functools.cache
+def table_step(gamma: int, eos: int = EOS) -> Step:
+  """`leviathan` of two tables; 0 is the plain decoder."""
+  model = table_model()
+  return recipes.leviathan(model, model, gamma, eos) if gamma else recipes.autoregressive(model, eos)
+
+
+def table_params(target, draft=None) -> Params:
+  """Tables [entries, V] or [K, entries, V], on the device."""
+  as_tables = lambda table: jnp.asarray(table if np.ndim(table) == 3 else table[None])
+  return Params(as_tables(target), as_tables(target if draft is None else draft))
+
+
+# --- Steps made to go wrong --------------------------------------------------------
+
+
+def accept_counts(accepted):
+  """A rule that accepts `accepted` [B] tokens, whatever they are, and corrects with the target's best."""
+
+  def rule(key, draft, law, sampling):
+    wanted = jnp.asarray(accepted)[:, None]
+    best = jnp.argmax(law.log_p, axis=-1).astype(jnp.int32)
+    next_token = jnp.take_along_axis(best, wanted, axis=1)[:, 0]
+    return chain_verdict(jnp.arange(draft.tokens.shape[1])[None] < wanted, next_token, jnp.zeros(draft.tokens.shape))
+
+  return rule
+
+
+@functools.cache
+def poisoned_step() -> Step:
+  """The standard step, started each time from caches whose uncommitted slots hold NaN."""
+  step = standard_step()
+
+  def poison(cache):
+    beyond = (jnp.arange(cache.buffer_length)[None] >= cache.length[:, None])[:, None, :, None]
+    spoil = lambda buffers: tuple(jnp.where(beyond, jnp.nan, buffer) for buffer in buffers)
+    return cache._replace(keys=spoil(cache.keys), values=spoil(cache.values))
+
+  def run(key, params, state):
+    target = state.target._replace(cache=poison(state.target.cache))
+    model = state.draft.model._replace(cache=poison(state.draft.model.cache))
+    return step.step(key, params, state._replace(target=target, draft=state.draft._replace(model=model)))
+
+  return Step(step.init, run, step.size)

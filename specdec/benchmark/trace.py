@@ -68,3 +68,29 @@ def to_html(decodes: Sequence[tuple[str, Sequence[Sequence[Piece]]]], title: str
       parts.append("".join(f"<span class='{p.kind}'>{html.escape(p.text)}</span>" for p in line) + "\n")
     parts.append("</pre>")
   return "".join(parts)
+
+
+def to_svg(decodes: Sequence[tuple[str, Sequence[Sequence[Piece]]]], size: int = 15) -> str:
+  """A picture of the same, for pages that show images only."""
+  width = size * 0.6  # Of a character of a monospaced font.
+  rows = []
+  for source, lines in decodes:
+    rows += [[(source, "source")], *[[(p.text, p.kind) for p in line] for line in lines]]
+  longest = max(sum(len(text) for text, _ in row) for row in rows)
+  height = 1.6 * size
+  style = "".join(f".{kind}{{fill:{colour}}}" for kind, colour in _COLOURS.items())
+  style += f".{REJECTED}{{text-decoration:line-through}}.{OWN}{{font-weight:bold}}.source{{fill:#57606a}}"
+  parts = [
+      f"<svg xmlns='http://www.w3.org/2000/svg' width='{int(width * longest + 2 * size)}' "
+      f"height='{int(height * (len(rows) + 0.7))}' font-family='monospace' font-size='{size}'><style>{style}</style>"
+      "<rect width='100%' height='100%' fill='white'/>"
+  ]
+  for number, row in enumerate(rows, start=1):
+    column = 0
+    for text, kind in row:
+      x = size + width * column
+      parts.append(
+          f"<text x='{x:.1f}' y='{height * number:.1f}' class='{kind}' xml:space='preserve'>{html.escape(text)}</text>"
+      )
+      column += len(text)
+  return "".join(parts) + "</svg>\n"

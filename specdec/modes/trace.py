@@ -33,7 +33,8 @@ def trace(
     target: the target.
     draft: the draft.
     input: sources, see `data.prompts.read_requests`.
-    output: '-' draws in the terminal only; a file name also writes HTML there.
+    output: '-' draws in the terminal only; a file name also writes HTML there, or
+      a picture if it ends in `.svg`.
     sentences: how many are drawn.
     gamma: tokens drafted a step.
     temperature: 0 is argmax.
@@ -64,5 +65,5 @@ def trace(
   if output != "-":
     partial = output + ".partial"
     with open(partial, "w", encoding="utf-8") as file:
-      file.write(trace_lib.to_html(drawn))
+      file.write(trace_lib.to_svg(drawn) if output.endswith(".svg") else trace_lib.to_html(drawn))
     os.replace(partial, output)

@@ -233,7 +233,7 @@ class Decoder(nn.Module):
     config = self.config
     length = x.shape[1]
     bias = RelativePositionBias(config, False, name="relpos_bias")(length)
-    bias = bias + mask_bias(jnp.tril(jnp.ones((length, length), bool)), x.dtype)
+    bias = bias + mask_bias(jnp.tril(jnp.ones((length, length), bool)), x.dtype)[None, None]
     cross_bias = mask_bias(encoder_mask, x.dtype)[:, None, None, :]
     drop = Dropout(config.dropout_rate)
     x = drop(x, enable_dropout)

@@ -68,11 +68,15 @@ def lay_out(params: Mapping[str, Any], config: T5Config, out_first: bool | None 
     params: nested dict with T5X's names; `decoder` and `token_embedder` are read.
     config: of the model.
     out_first: layout of the kernels, see `layers.Kernel`; None takes the faster
-      one for the width of the model: out first from 512 on.
+      one for each: out first where the model is wide (from 512 on) or the kernel
+      narrows.
   """
-  if out_first is None:
-    out_first = config.emb_dim >= 512
-  kernel = lambda *arrays: Kernel.lay_out(jnp.concatenate(arrays, axis=1), out_first)
+
+  def kernel(*arrays):
+    joined = jnp.concatenate(arrays, axis=1)
+    wide = config.emb_dim >= 512 or joined.shape[0] > joined.shape[1]
+    return Kernel.lay_out(joined, wide if out_first is None else out_first)
+
   decoder = params["decoder"]
   kernels = lambda tree, *names: [tree[name]["kernel"] for name in names]
   mlp_names = ["wi"] if len(config.mlp_activations) == 1 else [f"wi_{i}" for i in range(len(config.mlp_activations))]

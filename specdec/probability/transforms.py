@@ -146,7 +146,7 @@ def process(logits: Array, settings: Sampling, prefix: Prefix, eos_id: int) -> A
     logits = jnp.where(settings.banned[:, None, :], -jnp.inf, logits)
   if settings.min_length is not None:
     early = prefix.new_tokens < settings.min_length[:, None]
-    is_eos = jnp.arange(logits.shape[-1]) == eos_id
+    is_eos = (jnp.arange(logits.shape[-1]) == eos_id)[None, None, :]
     logits = jnp.where(early[:, :, None] & is_eos, -jnp.inf, logits)
   return logits
 
@@ -223,7 +223,8 @@ def to_law(logits: Array, settings: Sampling) -> Array:
 def _point_mass(logits: Array) -> Array:
   """The law of argmax."""
   best = logits.max(axis=-1, keepdims=True)
-  law = jnp.where(argmax(logits)[..., None] == jnp.arange(logits.shape[-1]), 0.0, -jnp.inf)
+  index = jax.lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1)
+  law = jnp.where(argmax(logits)[..., None] == index, 0.0, -jnp.inf)
   return jnp.where(jnp.isfinite(best), law, jnp.nan)
 
 

@@ -57,7 +57,19 @@ class Laws:
         yield tokens, mass
 
 
-def ask(laws, lenience=1.0, points=3, temperature=1.0):
+def decide_all(uniforms, tokens, log_q, log_p, lenience):
+  """`decide` in batches of one size, so that it compiles once for each V and G."""
+  size, parts = 1024, []
+  setting = sampling(size, temperature=1.0, lenience=lenience)
+  for start in range(0, len(tokens), size):
+    pad = lambda x: np.resize(x[start : start + size], (size, *x.shape[1:]))
+    draft = Draft(pad(tokens), topology.chain(tokens.shape[1] + 1), pad(log_q))
+    verdict = decide(pad(uniforms), draft, Law(pad(log_p), pad(log_p)), setting)
+    parts.append(jax.tree.map(np.asarray, verdict))
+  return jax.tree.map(lambda *x: np.concatenate(x)[: len(tokens)], *parts)
+
+
+def ask(laws, lenience=1.0, points=3):
   """Asks `decide` in every cell of every draft.
 
   Returns:
@@ -81,12 +93,7 @@ def ask(laws, lenience=1.0, points=3, temperature=1.0):
   join = lambda parts: np.repeat(np.concatenate(parts), points, axis=0)
   tokens, mass = join(drafts), np.concatenate(masses)
   batch = len(tokens)
-  verdict = decide(
-      np.concatenate(uniforms).reshape(batch, gamma + 1),
-      Draft(tokens, topology.chain(gamma + 1), log(join(qs))),
-      Law(log(join(ps)), log(join(ps))),
-      sampling(batch, temperature=temperature, lenience=lenience),
-  )
+  verdict = decide_all(np.concatenate(uniforms).reshape(batch, gamma + 1), tokens, log(join(qs)), log(join(ps)), lenience)
   np.testing.assert_array_equal(verdict.path, np.broadcast_to(1 + np.arange(gamma), (batch, gamma)))
   grouped = lambda x: np.asarray(x).reshape(len(mass), points, *np.shape(x)[1:])
   counts, following, acceptance = grouped(verdict.count), grouped(verdict.next_token), grouped(verdict.acceptance)
@@ -215,7 +222,6 @@ def test_a_target_that_is_not_finite_accepts_nothing():
 
 
 def test_rows_do_not_see_each_other():
-  laws = Laws(4, 2, seed=5)
   generator = np.random.default_rng(6)
   tokens = generator.integers(0, 4, (8, 2)).astype(np.int32)
   p, q = generator.dirichlet(np.ones(4), (8, 3)), generator.dirichlet(np.ones(4), (8, 2))
@@ -226,4 +232,3 @@ def test_rows_do_not_see_each_other():
     count, following, acceptance = one(p[row], q[row], tokens[row], uniforms[row], lenience=float(setting.lenience[row]))
     assert (count, following) == (together.count[row], together.next_token[row])
     np.testing.assert_allclose(acceptance, together.acceptance[row], rtol=1e-6)
-  del laws
