@@ -98,6 +98,7 @@ def test_shipped_sizes_compile_for_a_v4_host(mesh):
   assert "while" in program.as_text()
 
 
+@pytest.mark.heavy
 def test_xxl_with_a_small_draft_compiles_and_fits_a_v4_host(mesh):
   program, weights = compiled(mesh, XXL, SMALL, 7, 512, jnp.bfloat16)
   memory = program.memory_analysis()

@@ -5,13 +5,12 @@ No TensorFlow: a seqio task's examples come through `data.tasks`.
 
 from collections.abc import Iterable, Sequence
 import json
-import sys
 from typing import Any, NamedTuple
 
 from absl import logging
-from etils import epath
 import numpy as np
 
+from specdec.data import text
 from specdec.data.vocabularies import EOS_ID, PAD_ID, Vocabulary
 
 
@@ -31,24 +30,6 @@ class Request(NamedTuple):
   line: int = 0
 
 
-def _text_of(path: str) -> str:
-  if path == "-":
-    data = sys.stdin.buffer.read()
-  else:
-    file = epath.Path(path)
-    if not file.exists():
-      raise ValueError(f"input: expected a file at {path}, found nothing there.")
-    data = file.read_bytes()
-  try:
-    return data.decode("utf-8-sig")
-  except UnicodeDecodeError as error:
-    line = data[: error.start].count(b"\n") + 1
-    raise ValueError(
-        f"input: expected UTF-8 text, found byte 0x{data[error.start]:02x} in line {line} of {path}. "
-        "Convert the file, e.g. with iconv."
-    ) from error
-
-
 def read_requests(path: str, vocabulary: Vocabulary, jsonl: bool | None = None) -> list[Request]:
   """Reads every request of a file and checks each before anything is decoded.
 
@@ -56,24 +37,22 @@ def read_requests(path: str, vocabulary: Vocabulary, jsonl: bool | None = None) 
     path: plain text, one source a line; or JSONL, one object a line with
       `inputs` (text) or `input_ids` (encoder tokens; EOS is added if missing),
       and optionally `prefix` (text) or `prefix_ids` (forced first tokens).
-      '-' is standard input.
+      '-' is standard input; a name that ends in `.gz` is unpacked.
     vocabulary: of the models.
-    jsonl: None decides by the ending `.jsonl`.
+    jsonl: None decides by the ending `.jsonl` or `.jsonl.gz`.
 
   Raises:
     ValueError: no such file, not UTF-8, an empty line, an object with neither
-      or both of the two fields, an id outside of the vocabulary. The message
+      or both of two such fields, an id outside of the vocabulary. The message
       names the line.
   """
   if jsonl is None:
-    jsonl = path.endswith(".jsonl")
-  lines = _text_of(path).split("\n")
-  if lines[-1] == "":
-    lines.pop()
+    jsonl = path.endswith((".jsonl", ".jsonl.gz"))
+  lines = text.read_lines(path)
   if not lines:
     raise ValueError(f"input: expected at least one line in {path}, found none.")
   make = _from_json if jsonl else _from_text
-  return [make(line.rstrip("\r"), number, path, vocabulary) for number, line in enumerate(lines, start=1)]
+  return [make(line, number, path, vocabulary) for number, line in enumerate(lines, start=1)]
 
 
 def _fail(path: str, number: int, expected: str, found: str) -> ValueError:
@@ -84,6 +63,12 @@ def _from_text(line: str, number: int, path: str, vocabulary: Vocabulary) -> Req
   if not line.strip():
     raise _fail(path, number, "a sentence", "an empty line; remove it or give JSONL with input_ids")
   return Request(line, (*vocabulary.encode(line), EOS_ID), (), number)
+
+
+def _text(value: Any, name: str, number: int, path: str) -> str:
+  if not isinstance(value, str) or any("\ud800" <= character <= "\udfff" for character in value):
+    raise _fail(path, number, f"{name} to be text", ascii(value)[:60])
+  return value
 
 
 def _ids(value: Any, name: str, number: int, path: str, vocabulary: Vocabulary) -> tuple[int, ...]:
@@ -102,15 +87,16 @@ def _from_json(line: str, number: int, path: str, vocabulary: Vocabulary) -> Req
     raise _fail(path, number, "a JSON object", f"{line[:60]!r} ({error.msg})") from error
   if not isinstance(record, dict) or ("inputs" in record) == ("input_ids" in record):
     raise _fail(path, number, "an object with either 'inputs' or 'input_ids'", line[:60])
+  if "prefix" in record and "prefix_ids" in record:
+    raise _fail(path, number, "at most one of 'prefix' and 'prefix_ids'", line[:60])
   prefix = ()
   if "prefix" in record:
-    prefix = tuple(vocabulary.encode(record["prefix"]))
+    prefix = tuple(vocabulary.encode(_text(record["prefix"], "prefix", number, path)))
   if "prefix_ids" in record:
     prefix = _ids(record["prefix_ids"], "prefix_ids", number, path, vocabulary)
   if "inputs" in record:
-    if not isinstance(record["inputs"], str):
-      raise _fail(path, number, "inputs to be text", repr(record["inputs"])[:60])
-    return _from_text(record["inputs"], number, path, vocabulary)._replace(prefix_ids=prefix)
+    source = _text(record["inputs"], "inputs", number, path)
+    return _from_text(source, number, path, vocabulary)._replace(prefix_ids=prefix)
   ids = _ids(record["input_ids"], "input_ids", number, path, vocabulary)
   if not ids or ids == (EOS_ID,):
     raise _fail(path, number, "at least one token", "empty input_ids")

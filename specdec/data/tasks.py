@@ -4,13 +4,18 @@ This is the only file that imports seqio (and so TensorFlow).
 """
 
 from collections.abc import Mapping, Sequence
+import json
 import os
+from typing import NamedTuple
 
 import numpy as np
 import seqio
 import tensorflow as tf
 
 from specdec.data.batches import Examples
+from specdec.data.vocabularies import SentencePieceVocabulary
+
+Task = seqio.Task | seqio.Mixture
 
 
 def _lines(files: str | Sequence[str], folder: str = "") -> tf.data.Dataset:
@@ -55,14 +60,18 @@ def parallel_text(
     folder: put before every file name that is not absolute.
 
   Raises:
-    ValueError: the splits differ, or (when read) a file is missing.
+    ValueError: the splits differ, or (when read) a file is missing or the two
+      sides differ in their number of lines.
   """
   if set(inputs) != set(targets):
     raise ValueError(f"task {name}: expected the same splits on both sides, found {sorted(inputs)} and {sorted(targets)}.")
 
   def dataset_fn(split, shuffle_files, seed=None):
-    pairs = tf.data.Dataset.zip((_lines(inputs[split], folder), _lines(targets[split], folder)))
-    return pairs.map(lambda x, y: {"inputs": x, "targets": y})
+    sides = _lines(inputs[split], folder), _lines(targets[split], folder)
+    counts = [int(side.reduce(np.int64(0), lambda count, _: count + 1)) for side in sides]
+    if counts[0] != counts[1]:  # Zipping would drop the rest, and the sides may be shifted before that.
+      raise ValueError(f"task {name}: split {split!r} has {counts[0]} lines of inputs and {counts[1]} of targets.")
+    return tf.data.Dataset.zip(sides).map(lambda x, y: {"inputs": x, "targets": y})
 
   return _register(name, seqio.FunctionDataSource(dataset_fn, splits=sorted(inputs)), vocabulary)
 
@@ -85,24 +94,36 @@ def jsonl(
     inputs_field: name of the source text in a record.
     targets_field: name of the target text; 'prediction' reads decoded output,
       which is sequence-level distillation (Kim and Rush 2016).
-  """
-  import json
 
-  def records(files):
-    for line in _lines(files, folder).as_numpy_iterator():
+  Raises:
+    ValueError: (when read) a file is missing, or a line is no object with both
+      fields as text; the message names the line, counted over all files.
+  """
+
+  def pair(number, line):
+    try:
       record = json.loads(line)
-      yield {"inputs": record[inputs_field], "targets": record[targets_field]}
+      found = [record[field] for field in (inputs_field, targets_field)]
+    except (ValueError, KeyError, TypeError) as error:
+      found = [error]
+    if not all(isinstance(text, str) for text in found):
+      raise ValueError(
+          f"task {name}: line {number}: expected an object with texts {inputs_field!r} and {targets_field!r}, "
+          f"found {line[:60].decode(errors='replace')!r}."
+      )
+    return found
 
   def dataset_fn(split, shuffle_files, seed=None):
-    signature = {key: tf.TensorSpec((), tf.string) for key in ("inputs", "targets")}
-    return tf.data.Dataset.from_generator(lambda: records(splits[split]), output_signature=signature)
+    # Read at once: an error within TensorFlow's threads would hide its message.
+    lines = _lines(splits[split], folder).as_numpy_iterator()
+    pairs = [pair(number, line) for number, line in enumerate(lines, start=1)]
+    columns = {key: [p[i] for p in pairs] for i, key in enumerate(("inputs", "targets"))}
+    return tf.data.Dataset.from_tensor_slices({key: tf.constant(column, tf.string) for key, column in columns.items()})
 
   return _register(name, seqio.FunctionDataSource(dataset_fn, splits=sorted(splits)), vocabulary)
 
 
-def examples(
-    task: seqio.Task | str | Sequence[seqio.Task], split: str, input_length: int, target_length: int
-) -> Examples:
+def examples(task: Task | str | Sequence[Task], split: str, input_length: int, target_length: int) -> Examples:
   """Reads a split of a task whole, as token ids.
 
   Args:
@@ -115,7 +136,7 @@ def examples(
     `Examples` in the order of the files.
   """
   inputs, targets = [], []
-  for one in [task] if isinstance(task, (str, seqio.Task)) else task:
+  for one in [task] if isinstance(task, (str, Task)) else task:
     one = seqio.get_mixture_or_task(one) if isinstance(one, str) else one
     dataset = one.get_dataset(
         {"inputs": input_length, "targets": target_length}, split=split, shuffle=False, num_epochs=1
@@ -124,3 +145,23 @@ def examples(
       inputs.append(np.asarray(example["inputs"], np.int32))
       targets.append(np.asarray(example["targets"], np.int32))
   return Examples(inputs, targets)
+
+
+class Texts(NamedTuple):
+  """The first texts of a split as they stand in the files, and their vocabulary."""
+
+  inputs: list[str]
+  targets: list[str]
+  vocabulary: SentencePieceVocabulary
+
+
+def texts(task: Task | str, split: str, count: int) -> Texts:
+  """Reads the first `count` texts of a split of `parallel_text` or `jsonl`, for BLEU."""
+  task = seqio.get_mixture_or_task(task) if isinstance(task, str) else task
+  found = [
+      [example[f"{key}_pretokenized"].decode() for key in ("inputs", "targets")]
+      for example in task.get_dataset(None, split=split, shuffle=False, num_epochs=1).take(count).as_numpy_iterator()
+  ]
+  spm = task.output_features["targets"].vocabulary
+  inputs, targets = ([pair[i] for pair in found] for i in range(2))
+  return Texts(inputs, targets, SentencePieceVocabulary(spm.sentencepiece_model_file, spm.extra_ids))

@@ -11,6 +11,8 @@ from typing import Protocol
 
 from etils import epath
 
+from specdec.data import text
+
 PAD_ID = 0
 EOS_ID = 1
 
@@ -57,8 +59,10 @@ class SentencePieceVocabulary:
     path = epath.Path(self.path)
     if not path.exists():
       raise ValueError(f"vocabulary: expected a SentencePiece model at {self.path}, found nothing there.")
+    model = sentencepiece.SentencePieceProcessor()
     try:
-      return sentencepiece.SentencePieceProcessor(model_proto=path.read_bytes())
+      model.LoadFromSerializedProto(path.read_bytes())  # Unlike the constructor it does not pass over an empty file.
+      return model
     except (RuntimeError, OSError) as error:
       raise ValueError(f"vocabulary: {self.path} is not a SentencePiece model ({error}).") from error
 
@@ -122,24 +126,30 @@ def train_sentencepiece(
     texts: sentences.
     size: number of pieces, the three special ones included.
     character_coverage: share of the characters that get a piece of their own.
+
+  Raises:
+    ValueError: no model of that size can be made of these texts.
   """
   import sentencepiece
 
   with tempfile.TemporaryDirectory() as folder:
     prefix = os.path.join(folder, "model")
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(texts),
-        model_prefix=prefix,
-        vocab_size=size,
-        character_coverage=character_coverage,
-        model_type="unigram",
-        pad_id=PAD_ID,
-        eos_id=EOS_ID,
-        unk_id=2,
-        bos_id=-1,
-        num_threads=1,
-        minloglevel=1,
-    )
+    try:
+      sentencepiece.SentencePieceTrainer.train(
+          sentence_iterator=iter(texts),
+          model_prefix=prefix,
+          vocab_size=size,
+          character_coverage=character_coverage,
+          model_type="unigram",
+          pad_id=PAD_ID,
+          eos_id=EOS_ID,
+          unk_id=2,
+          bos_id=-1,
+          num_threads=1,
+          minloglevel=1,
+      )
+    except RuntimeError as error:
+      raise ValueError(f"vocabulary: {size} pieces cannot be made of these texts ({error}).") from error
     target = epath.Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.parent / (target.name + ".partial")
@@ -157,22 +167,13 @@ def sentencepiece_or_train(path: str, files: Sequence[str], size: int, folder: s
     folder: put before every file name that is not absolute.
 
   Raises:
-    ValueError: the file at `path` has another size than asked.
+    ValueError: the model at `path` has another size than asked, or there is
+      none and a file is missing.
   """
   if not epath.Path(path).exists():
-    train_sentencepiece(path, read_lines([os.path.join(folder, name) for name in files]), size)
+    lines = [line for name in files for line in text.read_lines(os.path.join(folder, name), "files")]
+    train_sentencepiece(path, lines, size)
   vocabulary = SentencePieceVocabulary(path)
   if vocabulary.size != size:
     raise ValueError(f"vocabulary: expected {size} pieces in {path}, found {vocabulary.size}; name another path or size.")
   return vocabulary
-
-
-def read_lines(files: Sequence[str]) -> Iterable[str]:
-  """Lines of text files in order, unpacked when they end in `.gz`."""
-  import gzip
-
-  for name in files:
-    data = epath.Path(name).read_bytes()
-    if name.endswith(".gz"):
-      data = gzip.decompress(data)
-    yield from data.decode("utf-8").splitlines()
