@@ -82,6 +82,19 @@ def load_model(module: T5, checkpoint: str, vocabulary: vocabularies.Vocabulary,
   return Model(language_model, flax_model.prepare(module, params), vocabulary)
 
 
+def random_model(module: T5, vocabulary: vocabularies.Vocabulary, seed: int = 0) -> Model:
+  """A model of the right sizes and no use but to be timed: random weights, all logits kept.
+
+  Args:
+    module: the Flax module.
+    vocabulary: of the prompts; ids beyond it may be emitted.
+    seed: of the weights.
+  """
+  token = jnp.ones((1, 1), jnp.int32)
+  params = jax.jit(lambda key: module.init(key, token, token)["params"])(jax.random.key(seed))
+  return Model(flax_model.t5_model(module), flax_model.prepare(module, params), vocabulary)
+
+
 def pair(target: Model, draft: Model | None) -> tuple[Model, Model | None]:
   """Checks that a draft speaks the vocabulary of its target.
 

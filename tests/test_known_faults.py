@@ -261,7 +261,8 @@ def test_mlxcel_994_a_rejection_at_each_position_trims_exactly():
   tables = Params(jnp.resize(tables.target, (1, entries, vocab)), jnp.resize(tables.draft, (1, entries, vocab)))
   rule = fakes.accept_counts(np.arange(batch, dtype=np.int32))
   step = speculative_step(model, model_drafter(model, gamma, transform), rule, transform, -1)
-  state = step.init(tables, fakes.prompts(batch), fakes.settings(batch, temperature=1.0), jnp.full((batch,), 20), 20)
+  init = jax.jit(step.init, static_argnums=4)
+  state = init(tables, fakes.prompts(batch), fakes.settings(batch, temperature=1.0), jnp.full((batch,), 20), 20)
   run = jax.jit(step.step)
   for i in range(3):
     state, info = run(jax.random.split(jax.random.key(i), batch), tables, state)
@@ -296,7 +297,7 @@ def test_transformers_31166_cross_attention_is_not_cut_by_a_rollback():
   rule = fakes.accept_counts(np.array([1, 2], np.int32))
   step = speculative_step(pair.target, model_drafter(pair.draft, 3, transform), rule, transform, -1)
   params = fakes.standard_params()
-  state = step.init(params, prompt, fakes.settings(2), jnp.full((2,), 30, jnp.int32), 16)
+  state = jax.jit(step.init, static_argnums=4)(params, prompt, fakes.settings(2), jnp.full((2,), 30, jnp.int32), 16)
   run = jax.jit(step.step)
   for i in range(2):
     state, _ = run(jax.random.split(jax.random.key(i), 2), params, state)

@@ -130,7 +130,8 @@ def forced():
   prompt = fakes.prompts(batch, encoder_length=40, prefix=((0, 3),))
   prompt = prompt._replace(tokens=jnp.asarray(fakes.encoder_rows(batch, 40, 16)))
   params = fakes.standard_params()
-  state = steps[0].init(params, prompt, fakes.settings(batch, temperature=1.0), jnp.full((batch,), room, jnp.int32), room)
+  init = jax.jit(steps[0].init, static_argnums=4)
+  state = init(params, prompt, fakes.settings(batch, temperature=1.0), jnp.full((batch,), room, jnp.int32), room)
   states, infos = [state], []
   for i, step in enumerate([steps[0], steps[1], steps[0]]):
     state, info = jax.jit(step.step)(jax.random.split(jax.random.key(i), batch), params, state)
@@ -186,7 +187,7 @@ def test_rows_that_have_ended_are_left_alone():
   params = Params(jnp.asarray(target), jnp.asarray(draft))
   prompt = fakes.prompts(4, prefix=((0, 2),))
   limit = jnp.array([2, 9, 1, 9], jnp.int32)
-  state = step.init(params, prompt, fakes.settings(4, temperature=1.0), limit, 12)
+  state = jax.jit(step.init, static_argnums=4)(params, prompt, fakes.settings(4, temperature=1.0), limit, 12)
   assert state.stop.tolist() == [StopCode.LENGTH, StopCode.RUNNING, StopCode.LENGTH, StopCode.RUNNING]
   state = state._replace(stop=state.stop.at[3].set(int(StopCode.NOT_FINITE)))
   one_step = jax.jit(step.step)

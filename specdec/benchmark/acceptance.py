@@ -31,7 +31,7 @@ def beta_on_text(
     draft: the draft.
     transform: the one that decoding uses, on both.
     params: of both.
-    prompt: what the text is an output for; its decoder prefix must be BOS alone.
+    prompt: what the text is an output for; the text follows its decoder prefix.
     sampling: settings of each row.
     tokens: [B, L] int32, the text, then anything.
 
@@ -42,12 +42,13 @@ def beta_on_text(
   """
   batch, length = tokens.shape
   block = topology.chain(length)
-  inputs = jnp.pad(tokens, ((0, 0), (1, 0)))[:, :length]
+  last = jnp.take_along_axis(prompt.prefix, prompt.prefix_length[:, None] - 1, axis=1)
+  inputs = jnp.concatenate([last, tokens[:, :-1]], axis=1)
   one = jnp.ones((batch,), jnp.int32)
   context = Context(inputs, one, one, sampling)
 
   def law(model, own):
-    scores, _ = model.score(own, model.init(own, prompt, length), inputs, block)
+    scores, _ = model.score(own, model.init(own, prompt, prompt.prefix.shape[1] + length), inputs, block)
     return jnp.exp(transform(scores.logits, inputs, block, context).log_p)
 
   return acceptance.beta(law(target, params.target), law(draft, params.draft))

@@ -5,6 +5,7 @@ import json
 import os
 import platform
 import subprocess
+import sys
 import time
 from typing import Any
 
@@ -46,6 +47,17 @@ def append_record(path: str, record: Mapping[str, Any]) -> None:
   os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
   with open(path, "a", encoding="utf-8") as file:
     file.write(line)
+
+
+def write_text(path: str, text: str) -> None:
+  """Writes `path` whole or not at all; '-' is stdout."""
+  if path == "-":
+    sys.stdout.write(text)
+    return
+  os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+  with open(path + ".partial", "w", encoding="utf-8") as file:
+    file.write(text)
+  os.replace(path + ".partial", path)
 
 
 def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:

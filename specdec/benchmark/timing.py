@@ -84,8 +84,8 @@ def call_loop(
   block = topology.chain(tokens_per_call)
 
   def loop(params: Any, prompt: Prompt, sampling: Any) -> Array:
-    batch = prompt.tokens.shape[0]
-    state = model.init(params, prompt, calls + tokens_per_call + 1)
+    batch, prefix = prompt.prefix.shape
+    state = model.init(params, prompt, prefix + calls + tokens_per_call)
     one = jnp.ones((batch,), jnp.int32)
 
     def body(i, carry):
@@ -107,7 +107,7 @@ def call_loop(
 
 @functools.partial(jax.jit, static_argnums=(0, 3))
 def _open(model: LanguageModel, params: Any, prompt: Prompt, length: int) -> Any:
-  return model.init(params, prompt, length)
+  return model.init(params, prompt, prompt.prefix.shape[1] + length)
 
 
 def measure_costs(

@@ -10,7 +10,7 @@ from specdec.benchmark import report
 from specdec.benchmark import timing
 from specdec.data import prompts
 from specdec.interfaces import Params
-from specdec.modes.decode import Decoder, mean_alpha, row_record
+from specdec.modes.decode import check_finite, Decoder, mean_alpha, row_record
 from specdec.theory import speedup
 
 
@@ -71,6 +71,7 @@ def benchmark(
         rows = []
         for group in prompts.batches(requests, batch_size):
           result, seconds = speculative(group)
+          check_finite(result.stop[: len(group)])
           rows += [row_record(r, i, result, target.vocabulary, seconds) for i, r in enumerate(group)]
         alpha = mean_alpha(rows)
         totals = {k: sum(r[k] for r in rows) for k in ("steps", "drafted", "accepted", "committed")}

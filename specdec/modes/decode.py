@@ -138,11 +138,14 @@ class _Records:
     if os.path.isdir(self._path):
       raise ValueError(f"output: expected a file name, found the folder {self._path}.")
     if os.path.exists(self._partial):
-      with open(self._settings, encoding="utf-8") as file:
-        if file.read() != settings:
-          raise ValueError(
-              f"output: {self._partial} was begun with other settings or inputs; finish it with those, or remove it."
-          )
+      begun = None
+      if os.path.exists(self._settings):
+        with open(self._settings, encoding="utf-8") as file:
+          begun = file.read()
+      if begun != settings:
+        raise ValueError(
+            f"output: {self._partial} was begun with other settings or inputs; finish it with those, or remove it."
+        )
       with open(self._partial, "rb") as file:
         whole = file.read()
       whole = whole[: whole.rfind(b"\n") + 1]  # The last line may have been cut by the interruption.
@@ -164,6 +167,13 @@ class _Records:
     self._file.close()
     os.replace(self._partial, self._path)
     os.remove(self._settings)
+
+
+def check_finite(stops: Sequence[int]) -> None:
+  """Raises a `ValueError` if one of the stop codes says that the model's output was not finite."""
+  stopped = sum(int(stop) == StopCode.NOT_FINITE for stop in stops)
+  if stopped:
+    raise ValueError(f"model: its output is not finite in {stopped} of {len(stops)} requests; check its weights.")
 
 
 def mean_alpha(records: Sequence[dict[str, Any]]) -> float:
@@ -190,6 +200,7 @@ def decode(
     lenience: float = 1.0,
     min_length: int | None = None,
     repetition_penalty: float | None = None,
+    banned_ids: Sequence[int] = (),
     seed: int = 0,
     compare: int = 20,
 ) -> list[dict[str, Any]]:
@@ -213,6 +224,7 @@ def decode(
     lenience: below 1 is lossy.
     min_length: tokens before EOS is possible.
     repetition_penalty: see `probability.transforms.Sampling`.
+    banned_ids: tokens that are never emitted.
     seed: of all draws.
     compare: requests that are decoded with and without speculation, in turns,
       for the summary; 0 leaves it out.
@@ -221,13 +233,18 @@ def decode(
     The records, in the order of the input.
 
   Raises:
-    ValueError: bad input, output, settings or a draft of another vocabulary.
+    ValueError: bad input, output, settings or a draft of another vocabulary; or,
+      after all records are written, the model's output was not finite.
   """
   target, draft = models.pair(target, draft)
   requests = prompts.read_requests(models.resolve(input), target.vocabulary, jsonl)
   requests = [prompts.fit_length(r, input_lengths[-1], on_long) for r in requests]
   settings = dict(temperature=temperature, top_k=top_k, top_p=top_p, lenience=lenience)
   settings |= dict(min_length=min_length, repetition_penalty=repetition_penalty)
+  if banned_ids:
+    if not all(0 <= token < target.vocabulary.size for token in banned_ids):
+      raise ValueError(f"banned_ids: expected ids in [0, {target.vocabulary.size}), found {list(banned_ids)}.")
+    settings["banned"] = np.isin(np.arange(target.vocabulary.size), banned_ids).tolist()
   shape = dict(batch_size=batch_size, input_lengths=tuple(input_lengths), max_new_tokens=max_new_tokens, seed=seed)
   params = Params(target.params, draft.params if draft else None)
   plain = Decoder(recipes.autoregressive(target.model), params, settings, **shape)
@@ -249,11 +266,12 @@ def decode(
       for row, request in enumerate(group):
         record = row_record(request, row, result, target.vocabulary, seconds)
         if record["stop"] == StopCode.NOT_FINITE.name:
-          print(f"line {request.line}: stopped, the model's output is not finite; are its weights?", file=sys.stderr)
+          print(f"line {request.line}: stopped, the model's output is not finite.", file=sys.stderr)
         records.write(record)
         results.append(record)
         progress.update()
   records.finish()
+  check_finite([StopCode[r["stop"]] for r in results])
   if compare and draft is not None:
     sample = requests[:compare]
     costs = timing.measure_costs(

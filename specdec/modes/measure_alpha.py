@@ -6,15 +6,15 @@ import sys
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import tqdm
 
 from specdec import models
 from specdec import recipes
 from specdec.benchmark import acceptance
+from specdec.benchmark import report
 from specdec.data import prompts
-from specdec.interfaces import Params, Prompt
-from specdec.modes.decode import Decoder
+from specdec.interfaces import Params
+from specdec.modes.decode import check_finite, Decoder
 
 
 def measure_alpha(
@@ -71,10 +71,10 @@ def measure_alpha(
     with tqdm.tqdm(total=tokens, unit="token", disable=not sys.stderr.isatty()) as progress:
       for group in prompts.batches(requests, batch_size):
         text, _ = plain(group)
+        check_finite(text.stop[: len(group)])
         _, _, _, prompt, sampling, *_ = plain.arguments(group)
-        bare = Prompt(prompt.tokens, prompt.mask, jnp.zeros_like(prompt.prefix[:, :1]), jnp.ones_like(prompt.prefix_length))
         beta = jax.device_get(
-            acceptance.beta_on_text(target.model, draft.model, transform, params, bare, sampling, text.tokens)
+            acceptance.beta_on_text(target.model, draft.model, transform, params, prompt, sampling, text.tokens)
         )
         betas += [beta[row, : text.lengths[row]] for row in range(len(group))]
         counted, _ = speculative(group)
@@ -91,10 +91,5 @@ def measure_alpha(
         f"{estimate.sentences} sentences; counted {accepted / reached:.4f}",
         file=sys.stderr,
     )
-  text = "".join(json.dumps(r) + "\n" for r in records)
-  if output == "-":
-    sys.stdout.write(text)
-  else:
-    with open(output, "w", encoding="utf-8") as file:
-      file.write(text)
+  report.write_text(output, "".join(json.dumps(r) + "\n" for r in records))
   return records

@@ -1,15 +1,15 @@
 """`--mode=trace`: decodes drawn token by token, in the terminal and as HTML."""
 
 from collections.abc import Sequence
-import os
 import sys
 
 from specdec import models
 from specdec import recipes
+from specdec.benchmark import report
 from specdec.benchmark import trace as trace_lib
 from specdec.data import prompts
 from specdec.interfaces import Params
-from specdec.modes.decode import Decoder
+from specdec.modes.decode import check_finite, Decoder
 
 
 def trace(
@@ -57,13 +57,11 @@ def trace(
   drawn = []
   for request in requests:
     result, _ = decoder([request])
+    check_finite(result.stop)
     rows = (result.trace.draft[0], result.trace.tokens[0], result.trace.accepted[0], result.trace.committed[0])
     lines = list(trace_lib.calls(*rows, lambda token: trace_lib.readable(pieces[token])))
     source = request.inputs if request.inputs is not None else target.vocabulary.decode(request.input_ids)
     drawn.append((source, lines))
     print(f"{source}\n{trace_lib.to_terminal(lines, sys.stdout.isatty() if colour is None else colour)}\n")
   if output != "-":
-    partial = output + ".partial"
-    with open(partial, "w", encoding="utf-8") as file:
-      file.write(trace_lib.to_svg(drawn) if output.endswith(".svg") else trace_lib.to_html(drawn))
-    os.replace(partial, output)
+    report.write_text(output, trace_lib.to_svg(drawn) if output.endswith(".svg") else trace_lib.to_html(drawn))

@@ -6,27 +6,28 @@ from collections.abc import Sequence
 from absl import logging
 import flax.linen as nn
 import optax
-import seqio
 
 from specdec.data import batches as batches_lib
 from specdec.data import tasks
+from specdec.modes import evaluate
 from specdec.training import metrics as metrics_lib
 from specdec.training import train as train_lib
 
 
 def train(
     model: nn.Module,
-    task: seqio.Task | str | Sequence[seqio.Task],
+    task: tasks.Task | str | Sequence[tasks.Task],
     optimizer: optax.GradientTransformation,
     steps: int,
     directory: str,
     boundaries: Sequence[int] = (16, 24, 32, 48, 64),
     tokens_per_batch: int = 1024,
-    validation_task: seqio.Task | str | None = None,
+    validation_task: tasks.Task | str | None = None,
     validation_split: str = "validation",
     seed: int = 0,
     label_smoothing: float = 0.0,
     z_loss: float = 0.0,
+    bleu_sentences: int = 0,
     evaluate_every: int = 1000,
     checkpoint_every: int = 500,
     log_every: int = 50,
@@ -48,7 +49,9 @@ def train(
     seed: of weights, dropout and data order.
     label_smoothing: mass taken from the right token.
     z_loss: coefficient of the squared log partition function.
-    evaluate_every: steps between evaluations.
+    bleu_sentences: sentences of the validation split that are decoded at every
+      evaluation for sacreBLEU; 0 is off.
+    evaluate_every: steps between evaluations; there is one more at the end.
     checkpoint_every: steps between checkpoints.
     log_every: steps between training metrics.
     tensorboard: also write TensorBoard event files.
@@ -59,9 +62,14 @@ def train(
   )
   train_batches = batch(task, "train")
   logging.info("%d examples, %d steps an epoch.", len(train_batches.examples.inputs), train_batches.steps_per_epoch)
-  if validation_task is None and isinstance(task, (str, seqio.Task)):
+  if validation_task is None and isinstance(task, (str, tasks.Task)):
     validation_task = task
-  validation = batch(validation_task, validation_split) if validation_task is not None and validation_split else None
+  validation, bleu = None, None
+  if validation_task is not None and validation_split:
+    validation = batch(validation_task, validation_split)
+    if bleu_sentences:
+      texts = tasks.texts(validation_task, validation_split, bleu_sentences)
+      bleu = evaluate.bleu(model, texts.vocabulary, texts.inputs, texts.targets, boundaries, max_new_tokens=length)
   return train_lib.train(
       model,
       train_batches,
@@ -72,6 +80,7 @@ def train(
       label_smoothing=label_smoothing,
       z_loss=z_loss,
       validation=validation,
+      evaluate=bleu,
       evaluate_every=evaluate_every,
       checkpoint_every=checkpoint_every,
       log_every=log_every,

@@ -5,6 +5,7 @@ step, and the state is saved whole; so a run that was killed and resumed ends
 with the weights of one that was not.
 """
 
+import contextlib
 import signal
 import sys
 import time
@@ -159,11 +160,15 @@ def train(
     A `TrainResult`.
 
   Raises:
-    ValueError: `steps` is below 1, or the checkpoint is of another model.
-    FloatingPointError: the loss stopped being finite; the last checkpoint stays.
+    ValueError: a number of steps is below 1, or the checkpoint is of another
+      model or optimizer.
+    FloatingPointError: the loss or a weight stopped being finite; the last
+      checkpoint, from before that, stays.
   """
-  if steps < 1:
-    raise ValueError(f"steps: expected at least 1, found {steps}.")
+  numbers = dict(steps=steps, evaluate_every=evaluate_every, checkpoint_every=checkpoint_every, log_every=log_every)
+  for name, value in numbers.items():
+    if value < 1:
+      raise ValueError(f"{name}: expected at least 1, found {value}.")
   key = jax.random.key(seed)
   key_init, key_steps = jax.random.split(key)
   first = batches(0)
@@ -176,6 +181,7 @@ def train(
     logging.info("Resuming from step %d in %s.", int(state.step), directory)
   train_step = jax.jit(make_train_step(model, optimizer, label_smoothing, z_loss), donate_argnums=0)
   eval_step = jax.jit(make_eval_step(model))
+  norm = jax.jit(optax.global_norm)
 
   def run_evaluation(step: int) -> dict[str, float]:
     metrics = {}
@@ -189,10 +195,16 @@ def train(
       logging.info("step %d: %s", step, ", ".join(f"{k} {v:.4f}" for k, v in metrics.items()))
     return metrics
 
+  def save(step: int) -> int:
+    if not norm(state.params) < float("inf"):  # A finite loss may have had a gradient that is not.
+      raise FloatingPointError(f"The weights are not finite at step {step}; lower the learning rate.")
+    checkpoints.save(step, state)
+    return step
+
   step, saved, metrics, window = int(state.step), int(state.step), {}, None
   started, tokens = time.monotonic(), 0.0
   progress = tqdm.tqdm(total=steps, initial=step, unit="step", disable=not sys.stderr.isatty())
-  with _StopRequest() as stop, progress:
+  with _StopRequest() as stop, progress, contextlib.closing(checkpoints):
     while step < steps and not stop.asked:
       state, sums = train_step(state, batches(step), key_steps)
       window = sums if window is None else jax.tree.map(jnp.add, window, sums)
@@ -210,9 +222,9 @@ def train(
       if step % evaluate_every == 0 or step == steps:
         metrics = run_evaluation(step)
       if step % checkpoint_every == 0 or step == steps:
-        checkpoints.save(step, state)
-        saved = step
+        saved = save(step)
     if step > saved:
-      checkpoints.save(step, state)
-  checkpoints.close()
+      save(step)
+    if stop.asked:
+      logging.info("Stopped at step %d, which is saved; the same command goes on from there.", step)
   return TrainResult(state.params, step, metrics)
