@@ -18,10 +18,13 @@ from scipy import stats
 from specdec import loop
 from specdec import recipes
 from specdec.acceptance.rejection import chain_verdict
+from specdec.acceptance.rejection import rejection
 from specdec.adapters import flax_model
-from specdec.interfaces import LanguageModel, Params, Prompt, Scores, Step
+from specdec.drafters.model import model_drafter
+from specdec.interfaces import LanguageModel, Law, Params, Prompt, Scores, Step
 from specdec.networks.t5 import T5, T5Config
 from specdec.probability import transforms
+from specdec.step import speculative_step
 
 EOS = 1
 GREEDY = 1e-4  # T5X's MIN_TEMPERATURE, written down a second time on purpose.
@@ -439,7 +442,65 @@ def table_params(target, draft=None) -> Params:
   return Params(as_tables(target), as_tables(target if draft is None else draft))
 
 
-# --- Steps made to go wrong --------------------------------------------------------
+TABLES, ENTRIES, VOCAB = 16, 997, 4  # Prefixes share entries; the logits stay a function of the prefix.
+TABLE_ROWS, TABLE_PREFIX, TABLE_CAP = 64, 4, 12
+
+
+def noisy_tables(seed: int, noise: float = 1.0, scale: float = 1.5):
+  """16 tables of a target, and of a draft that is near it."""
+  generator = np.random.default_rng(seed)
+  target = generator.normal(size=(TABLES, ENTRIES, VOCAB)) * scale
+  return np.float32(target), np.float32(target + noise * generator.normal(size=target.shape))
+
+
+def same_tables(logits):
+  """16 tables that say [V] after every prefix."""
+  return np.broadcast_to(np.float32(logits), (TABLES, ENTRIES, VOCAB))
+
+
+def table_run(
+    target, draft=None, gamma=3, eos=EOS, key=0, rows=None, prefix=((0,) * TABLE_PREFIX,), prefix_length=1, limit=TABLE_CAP,
+    **setting,
+):  # fmt: skip
+  """`loop.generate` over 64 rows and their tables; row b uses table b % 16 unless `rows` says otherwise.
+
+  Every setting is always an array, so that one gamma and EOS compile once in a process.
+  """
+  many = lambda x: np.resize(x, TABLE_ROWS)
+  rows = many(np.arange(TABLES) if rows is None else rows)
+  prompt = prompts(TABLE_ROWS, rows, 1, prefix, many(prefix_length))
+  every = dict(temperature=0.0, min_length=0, repetition_penalty=1.0, banned=np.zeros(VOCAB, bool)) | setting
+  key = loop.row_keys(jax.random.key(key) if isinstance(key, int) else key, TABLE_ROWS)
+  return loop.generate(
+      table_step(gamma, eos), key, table_params(target, draft), prompt, settings(TABLE_ROWS, **every), TABLE_CAP,
+      jnp.asarray(many(limit), jnp.int32), trace=True,
+  )  # fmt: skip
+
+
+def greedy_walk(table, cap, eos=EOS, prefix=(), **setting) -> tuple:
+  """The plain greedy output of one table [entries, V], in NumPy; `prefix` follows BOS."""
+  out = []
+  while len(out) < cap and (not out or out[-1] != eos):
+    entry = table[prefix_number([*prefix, *out], table.shape[1], len(table))]
+    out.append(int(np.argmax(numpy_process(entry, [0, *prefix, *out], len(out), eos, **setting))))
+  return tuple(out)
+
+
+# --- Steps with other parts --------------------------------------------------------
+
+
+def temperature_transform(logits, tokens, tree, context) -> Law:
+  """The law at a temperature, and no masks: a transform that compiles fast."""
+  logits = logits.astype(jnp.float32)
+  temperature = context.sampling.temperature[:, None, None]
+  greedy = jnp.log(jax.nn.one_hot(jnp.argmax(logits, axis=-1), logits.shape[-1]))
+  return Law(jnp.where(temperature <= GREEDY, greedy, jax.nn.log_softmax(logits / jnp.maximum(temperature, GREEDY))), logits)
+
+
+def simple_step(pair: T5Pair, gamma: int, rule=rejection) -> Step:
+  """A step of a T5 pair without masks and without an EOS."""
+  drafter = model_drafter(pair.draft, gamma, temperature_transform)
+  return speculative_step(pair.target, drafter, rule, temperature_transform, -1)
 
 
 def accept_counts(accepted):

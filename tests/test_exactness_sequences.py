@@ -2,12 +2,14 @@
 
 The law of every output, with EOS and length caps, is enumerated in NumPy from
 the target's conditionals (`fakes`): for tables exactly, for a T5 from teacher-
-forced logits of every prefix. Seeds are fixed. False alarms: each file-level
-test makes at most 24 chi-square tests, and each of those fails an exact sampler
-with probability `ALPHA` / 24 = 1e-4 / 24, so that a test does with at most 1e-4.
+forced logits of every prefix. Each group of settings has 4096 rows of one
+`generate` call. Seeds are fixed. False alarms: an exact sampler fails one
+chi-square with probability `LEVEL` = 1e-6, and so, over the fewer than 100 that
+are made here, the whole file with at most 1e-4.
 """
 
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -19,107 +21,108 @@ from specdec import recipes
 from specdec.interfaces import Params
 from tests import fakes
 
-ALPHA, TESTS = 1e-4, 24
+LEVEL = 1e-6
 ROWS = 4096
 V, CAP = 4, 4
-TRANSFORMS = [dict(), dict(top_k=2), dict(top_p=0.8)]
-SETTINGS = [dict(temperature=t, **transform) for t in (0.5, 1.0, 2.0) for transform in TRANSFORMS]
+
+# Groups: what `fakes.settings` takes, and `table`, `prefix` (after BOS) and `limit`.
+TRANSFORMS = [dict(temperature=t, **masks) for t in (0.5, 1.0, 2.0) for masks in (dict(), dict(top_k=2), dict(top_p=0.8))]
+REQUESTS = [
+    dict(temperature=1.0, prefix=(3,), limit=3),
+    dict(temperature=2.0, top_k=3, prefix=(2,), limit=2),
+    dict(temperature=0.5, top_p=0.9, limit=1),
+    dict(temperature=1.0, top_k=3, top_p=0.6),
+]
+PENALTIES = [dict(temperature=t, min_length=2, repetition_penalty=1.5, banned=(3,)) for t in (0.5, 1.0, 2.0)]
+NOT_FINITE = [dict(temperature=1.0, table=1), dict(temperature=2.0, top_p=0.8, table=1), dict(temperature=1.0, table=2)]
+GROUPS = [*TRANSFORMS, *REQUESTS, *PENALTIES, *NOT_FINITE]
+# Not the target's law, for the test of the test: the draft's own, and a temperature that is a little off.
+OTHERS = [dict(temperature=1.0, table=3), dict(temperature=1.1)]
 
 
-def stacked(settings, **constant):
-  """The settings of a batch that has `ROWS` rows for each of `settings`."""
-  columns = {name: np.repeat([s.get(name, 0) for s in settings], ROWS) for name in ("temperature", "top_k", "top_p")}
-  return fakes.settings(ROWS * len(settings), **columns, **constant)
-
-
-@pytest.fixture(scope="module")
+@functools.cache
 def tables():
-  return fakes.random_tables(21, V, CAP + 1)
+  """Target and draft: 0 ordinary, 1 with a draft that is NaN after a third of the prefixes, 2 after all, 3 the draft itself."""
+  target, draft = fakes.random_tables(21, V, CAP + 1)
+  broken = draft.copy()
+  broken[:, ::3] = np.nan
+  return np.concatenate([target, target, target, draft]), np.concatenate([draft, broken, np.full_like(draft, np.nan), draft])
 
 
-def samples(gamma, params, settings, prompt=None, seed=0, cap=CAP, limit=None, **constant):
-  """The outputs of each of `settings`: lists of `ROWS` tuples; and the statistics."""
-  batch = ROWS * len(settings)
-  limit = np.full(batch, cap) if limit is None else limit
+def law_of(group):
+  """The enumerated law of a group's outputs."""
+  settings = {name: group[name] for name in ("temperature", "top_k", "top_p") if name in group}
+  prefix = group.get("prefix", ())
+  table = tables()[0][0]
+
+  def next_law(tokens):
+    entry = table[fakes.prefix_number(prefix + tokens, V, len(table))]
+    logits = fakes.numpy_process(
+        entry, (0, *prefix, *tokens), len(tokens), fakes.EOS, group.get("min_length", 0),
+        group.get("repetition_penalty", 1.0), group.get("banned", ()),
+    )  # fmt: skip
+    return fakes.numpy_law(logits, **settings)
+
+  law = fakes.sequence_law(next_law, group.get("limit", CAP))
+  assert abs(sum(law.values()) - 1) < 1e-9
+  return law
+
+
+@functools.cache
+def run(gamma, seed):
+  """The outputs of every group, [groups][ROWS], and the statistics; one `generate` call."""
+  groups = GROUPS + OTHERS
+  column = lambda name, default: np.repeat([group.get(name, default) for group in groups], ROWS, axis=0)
+  batch = ROWS * len(groups)
+  prefix = [(0, *group.get("prefix", (0,))) for group in groups]
+  length = [1 + len(group.get("prefix", ())) for group in groups]
+  banned = [np.isin(np.arange(V), group.get("banned", ())) for group in groups]
+  settings = fakes.settings(
+      batch, temperature=column("temperature", 1.0), top_k=column("top_k", 0), top_p=column("top_p", 0.0),
+      min_length=column("min_length", 0), repetition_penalty=column("repetition_penalty", 1.0),
+      banned=np.repeat(banned, ROWS, axis=0),
+  )  # fmt: skip
+  prompt = fakes.prompts(batch, column("table", 0), 1, np.repeat(prefix, ROWS, axis=0), np.repeat(length, ROWS))
   out = loop.generate(
-      fakes.table_step(gamma), jax.random.key(seed), params, prompt or fakes.prompts(batch),
-      stacked(settings, **constant), cap, jnp.asarray(limit, jnp.int32),
+      fakes.table_step(gamma), jax.random.key(seed), fakes.table_params(*tables()), prompt, settings, CAP,
+      jnp.asarray(column("limit", CAP), jnp.int32),
   )  # fmt: skip
   rows = fakes.outputs(out.tokens, out.lengths)
-  return [rows[i : i + ROWS] for i in range(0, batch, ROWS)], out.statistics
+  by_group = lambda x: np.asarray(x).reshape(len(groups), ROWS, *np.shape(x)[1:])
+  return [rows[i : i + ROWS] for i in range(0, batch, ROWS)], jax.tree.map(by_group, out.statistics)
 
 
-@pytest.mark.parametrize("gamma", [2, 3])
-def test_tables_follow_the_enumerated_law_and_the_plain_decoder(tables, gamma):
-  target, draft = tables
-  params = fakes.table_params(target, draft)
-  found, statistics = samples(gamma, params, SETTINGS)
-  plain, _ = samples(0, params, SETTINGS, seed=1)
-  for setting, ours, theirs in zip(SETTINGS, found, plain):
-    law = fakes.sequence_law(fakes.table_law(target[0], **setting), CAP)
-    assert abs(sum(law.values()) - 1) < 1e-9
-    assert fakes.p_value_against(law, ours) > ALPHA / TESTS, setting
-    assert fakes.p_value_against(law, theirs) > ALPHA / TESTS, setting
-    if gamma == 2:
-      assert fakes.p_value_between(ours, theirs) > ALPHA / TESTS, setting
-  # Two steps and more, and drafts both kept and rejected.
-  assert (np.asarray(statistics.steps) >= 2).mean() > 0.4
-  assert (np.asarray(statistics.histogram).sum(0) > 500).all()
+def name_of(group):
+  return ",".join(f"{name}={value}" for name, value in group.items())
 
 
-def test_the_chi_square_sees_a_sampler_that_is_slightly_off(tables):
-  """The test above would fail for draws from the draft, and for T = 1.1 in place of 1."""
-  target, draft = tables
-  one = [dict(temperature=1.0)]
-  law = fakes.sequence_law(fakes.table_law(target[0]), CAP)
-  from_draft, _ = samples(0, fakes.table_params(draft), one)
-  warm, _ = samples(0, fakes.table_params(target), [dict(temperature=1.1)])
-  assert fakes.p_value_against(law, from_draft[0]) < 1e-12
-  assert fakes.p_value_against(law, warm[0]) < ALPHA / TESTS
+@pytest.mark.parametrize("index", range(len(GROUPS)), ids=[name_of(group) for group in GROUPS])
+def test_outputs_follow_the_enumerated_law_and_the_plain_decoder(index):
+  law = law_of(GROUPS[index])
+  ours, theirs = run(2, 0)[0][index], run(0, 1)[0][index]
+  assert fakes.p_value_against(law, ours) > LEVEL
+  assert fakes.p_value_against(law, theirs) > LEVEL
+  assert fakes.p_value_between(ours, theirs) > LEVEL
 
 
-def test_caps_prefixes_and_limits_differ_by_row(tables):
-  """Rows of three requests in one batch: each of its own prefix, its own cap and its own settings."""
-  target, draft = tables
-  settings = [dict(temperature=1.0), dict(temperature=2.0, top_k=3), dict(temperature=0.5, top_p=0.9)]
-  prefixes, lengths, caps = [(0, 0), (0, 3), (0, 2)], [1, 2, 2], [4, 3, 2]
-  per_row = lambda values: np.repeat(values, ROWS, axis=0)
-  prompt = fakes.prompts(3 * ROWS, 0, 1, per_row(prefixes), per_row(lengths))
-  found, _ = samples(2, fakes.table_params(target, draft), settings, prompt, limit=per_row(caps))
-  for setting, prefix, length, cap, ours in zip(settings, prefixes, lengths, caps, found):
-    next_law = fakes.table_law(target[0], **setting)
-    law = fakes.sequence_law(lambda tokens: next_law(prefix[1:length] + tokens), cap)
-    assert fakes.p_value_against(law, ours) > ALPHA / TESTS, setting
+def test_the_outputs_took_several_steps_with_drafts_kept_and_rejected():
+  _, statistics = run(2, 0)
+  for index in range(len(TRANSFORMS)):
+    assert (statistics.steps[index] >= 2).mean() > 0.2
+    assert (statistics.histogram[index].sum(0) > 100).all()
+  kept = len(GROUPS) - len(NOT_FINITE)
+  assert not statistics.accepted[kept + 2].any()  # A draft that is NaN everywhere proposes nothing.
+  assert (statistics.accepted[kept : kept + 2].sum(1) > 100).all()
 
 
-def test_penalties_bans_and_minimum_length_in_draft_and_target_alike(tables):
-  target, draft = tables
-  settings = [dict(temperature=1.0), dict(temperature=2.0), dict(temperature=0.5, top_k=2)]
-  banned = np.zeros(V, bool)
-  banned[3] = True
-  found, _ = samples(
-      2, fakes.table_params(target, draft), settings, min_length=2, repetition_penalty=1.5, banned=banned
-  )
-  for setting, ours in zip(settings, found):
-
-    def next_law(tokens):
-      entry = target[0][fakes.prefix_number(tokens, V, target.shape[1])]
-      logits = fakes.numpy_process(entry, [0, *tokens], len(tokens), min_length=2, penalty=1.5, banned=[3])
-      return fakes.numpy_law(logits, **setting)
-
-    assert fakes.p_value_against(fakes.sequence_law(next_law, CAP), ours) > ALPHA / TESTS, setting
-
-
-def test_a_draft_that_is_not_finite_leaves_the_law(tables):
-  target, draft = tables
-  broken = draft.copy()
-  broken[0, ::3] = np.nan  # After a third of the prefixes.
-  settings = [dict(temperature=1.0), dict(temperature=2.0, top_p=0.8)]
-  for table in (broken, np.full_like(draft, np.nan)):
-    found, _ = samples(2, fakes.table_params(target, table), settings)
-    for setting, ours in zip(settings, found):
-      law = fakes.sequence_law(fakes.table_law(target[0], **setting), CAP)
-      assert fakes.p_value_against(law, ours) > ALPHA / TESTS, setting
+def test_the_chi_square_sees_a_sampler_that_is_slightly_off():
+  """It fails for draws from the draft, and for T = 1.1 in place of 1."""
+  law = law_of(dict(temperature=1.0))
+  outputs, _ = run(0, 1)
+  assert fakes.p_value_against(law, outputs[-2]) < LEVEL
+  assert fakes.p_value_against(law, outputs[-1]) < LEVEL
+  ours, _ = run(2, 0)
+  assert fakes.p_value_between(outputs[-2], ours[1 * len(TRANSFORMS) // 3]) < LEVEL
 
 
 # --- T5 --------------------------------------------------------------------------
@@ -129,7 +132,7 @@ def test_a_draft_that_is_not_finite_leaves_the_law(tables):
 def t5_of_five_tokens():
   """A pair, and the target's logits after every prefix of up to 2 tokens, teacher-forced."""
   pair = fakes.t5_pair(vocab=5, seed=3)
-  prefixes = [(a, b) for a in range(5) for b in range(5)]
+  prefixes = list(itertools.product(range(5), repeat=2))
   encoder = jnp.tile(jnp.array([[2, 4, 3, 1]], jnp.int32), (25, 1))
   decoder = jnp.asarray([(0, *prefix) for prefix in prefixes], jnp.int32)
   logits = np.asarray(jax.jit(pair.module.apply)({"params": pair.variables}, encoder, decoder))
@@ -143,18 +146,20 @@ def test_a_t5_follows_its_teacher_forced_law_and_the_plain_decoder():
   pair, table = t5_of_five_tokens()
   settings = [dict(temperature=0.5, top_p=0.9), dict(temperature=1.0), dict(temperature=2.0, top_k=3)]
   batch = ROWS * len(settings)
+  column = lambda name: np.repeat([setting.get(name, 0) for setting in settings], ROWS)
+  sampling = fakes.settings(batch, temperature=column("temperature"), top_k=column("top_k"), top_p=column("top_p"))
   prompt = fakes.prompts(batch, 2, 4)
   prompt = prompt._replace(tokens=jnp.tile(jnp.array([[2, 4, 3, 1]], jnp.int32), (batch, 1)))
   params = Params(pair.target_params, pair.draft_params)
   outputs = []
   for step in (recipes.leviathan(pair.target, pair.draft, 2), recipes.autoregressive(pair.target)):
-    out = loop.generate(step, jax.random.key(len(outputs)), params, prompt, stacked(settings), 3)
+    out = loop.generate(step, jax.random.key(len(outputs)), params, prompt, sampling, 3)
     outputs.append(fakes.outputs(out.tokens, out.lengths))
     if step.size:
       assert (np.asarray(out.statistics.histogram).sum(0) > 500).all()
   for i, setting in enumerate(settings):
     law = fakes.sequence_law(lambda tokens: fakes.numpy_law(table[tokens], **setting), 3)
     ours, theirs = (rows[i * ROWS : (i + 1) * ROWS] for rows in outputs)
-    assert fakes.p_value_against(law, ours) > ALPHA / TESTS, setting
-    assert fakes.p_value_against(law, theirs) > ALPHA / TESTS, setting
-    assert fakes.p_value_between(ours, theirs) > ALPHA / TESTS, setting
+    assert fakes.p_value_against(law, ours) > LEVEL, setting
+    assert fakes.p_value_against(law, theirs) > LEVEL, setting
+    assert fakes.p_value_between(ours, theirs) > LEVEL, setting

@@ -109,12 +109,10 @@ def test_jaymody_5_an_empty_residual_is_the_target():
 
 
 def test_jaymody_9_greedy_is_the_argmax_always():
-  target, draft = log([[0.3, 0.5, 0.2]]), log([[0.4, 0.35, 0.25]])
-  out = loop.generate(
-      fakes.table_step(2, -1), KEY, fakes.table_params(target, draft), fakes.prompts(64),
-      fakes.settings(64, temperature=0.0), 6,
-  )  # fmt: skip
-  assert (out.tokens == 1).all() and (out.lengths == 6).all()
+  target, draft = fakes.same_tables(log([0.3, 0.5, 0.2, 0])), fakes.same_tables(log([0.4, 0.35, 0.25, 0]))
+  out = fakes.table_run(target, draft, eos=-1)
+  assert (out.tokens == 1).all() and (out.lengths == fakes.TABLE_CAP).all()
+  assert (fakes.table_run(target, draft, eos=-1, key=1, temperature=[0.0, 1.0] * 32).tokens[::2] == 1).all()
 
 
 def test_sglang_35771_a_uniform_of_zero_accepts_nothing_impossible():
@@ -137,19 +135,21 @@ def test_vllm_ascend_7807_both_tokens_of_a_block_jointly():
 def test_automodel_3627_temperature_near_zero():
   """T in {0, 1e-9, 1e-6, 1e-4}, logits up to 1e4 in bfloat16: the argmax, in plain and speculative decoding."""
   generator = np.random.default_rng(0)
-  batch = 32
-  target = jnp.asarray(generator.normal(size=(batch, 341, 4)) * 10.0 ** generator.integers(-2, 5, (batch, 1, 1)), jnp.bfloat16)
-  draft = jnp.asarray(generator.normal(size=(batch, 341, 4)), jnp.bfloat16)
-  temperature = np.resize([0.0, 1e-9, 1e-6, 1e-4], batch)
-  arguments = (fakes.prompts(batch, np.arange(batch)), fakes.settings(batch, temperature=temperature), 8)
-  outs = [loop.generate(fakes.table_step(g, -1), KEY, Params(target, draft), *arguments) for g in (2, 0)]
-  for row in range(batch):
-    expected = []
-    for _ in range(8):
-      entry = np.asarray(target[row, fakes.prefix_number(expected, 4, 341)], np.float32)
-      expected.append(int(np.argmax(entry)))
-    assert outs[0].tokens[row].tolist() == outs[1].tokens[row].tolist() == expected
-    assert outs[0].stop[row] == StopCode.LENGTH
+  scale = 10.0 ** (np.arange(fakes.TABLES) % 7 - 2)
+  target, draft = (
+      np.asarray(jnp.asarray(generator.normal(size=(fakes.TABLES, fakes.ENTRIES, 4)) * s, jnp.bfloat16), np.float32)
+      for s in (scale[:, None, None], 1.0)
+  )
+  temperature = np.resize([0.0, 1e-9, 1e-6, 1e-4, 1.0], fakes.TABLE_ROWS)
+  outs = [fakes.table_run(target, draft, gamma, -1, temperature=temperature) for gamma in (3, 0)]
+  for row in np.flatnonzero(temperature < 1):
+    expected = fakes.greedy_walk(target[row % fakes.TABLES], fakes.TABLE_CAP, -1)
+    for out in outs:
+      assert tuple(out.tokens[row].tolist()) == expected and out.stop[row] == StopCode.LENGTH
+  logits = jnp.array([[[-1e4, 1e4, 9.9e3, 1e4]]], jnp.bfloat16)
+  settings = transforms.sampling(1, temperature=1e-6)
+  law = transforms.to_law(transforms.process(logits, settings, transforms.Prefix(jnp.zeros((1, 1), jnp.int32)), 1), settings)
+  assert np.exp(law).tolist() == [[[0, 1, 0, 0]]]
 
 
 @pytest.mark.parametrize("top_p,kept", [(0.0, [0, 1, 2]), (0.5, [0]), (0.75, [0, 1, 2])])
@@ -161,15 +161,11 @@ def test_transformers_19839_and_18976_edges_of_top_p(top_p, kept):
 
 def test_order_of_transforms_is_one_for_plain_and_speculative_decoding():
   """T = 2 with top-p .8: temperature comes first, which keeps 2 tokens here; top-p first would keep 1."""
-  table = log([[0.85, 0.1, 0.04, 0.01]])
-  expected = fakes.numpy_law(table[0], 2.0, 0, 0.8)
-  assert (expected > 0).sum() > 1 and (fakes.numpy_keep(table[0], top_p=0.8)).sum() == 1
-  batch = 2048
-  for gamma in (2, 0):
-    out = loop.generate(
-        fakes.table_step(gamma, -1), KEY, fakes.table_params(table), fakes.prompts(batch),
-        fakes.settings(batch, temperature=2.0, top_p=0.8), 3,
-    )  # fmt: skip
+  logits = log([0.85, 0.1, 0.04, 0.01])
+  expected = fakes.numpy_law(logits, 2.0, 0, 0.8)
+  assert (expected > 0).sum() == 2 and fakes.numpy_keep(logits, top_p=0.8).sum() == 1
+  for gamma in (3, 0):
+    out = fakes.table_run(fakes.same_tables(logits), gamma=gamma, eos=-1, temperature=2.0, top_p=0.8)
     share = np.bincount(np.asarray(out.tokens).ravel(), minlength=4) / out.tokens.size
     assert ((share > 0) == (expected > 0)).all()
     # Five standard errors: a false alarm in 2 million for each of the tokens.
@@ -181,53 +177,41 @@ def test_order_of_transforms_is_one_for_plain_and_speculative_decoding():
 
 def test_transformers_47912_and_vllm_56101_eos_in_the_middle_of_a_block():
   """Decode greedily, then declare a token that this produced to be EOS: the output stops there, and so do the counts."""
-  generator = np.random.default_rng(8)
-  batch, cap, gamma = 16, 12, 3
-  target = np.float32(generator.normal(size=(batch, 997, 6)))
-  draft = np.float32(target + 0.7 * generator.normal(size=target.shape))
-  arguments = (fakes.table_params(target, draft), fakes.prompts(batch, np.arange(batch)), fakes.settings(batch), cap)
-  free = loop.generate(fakes.table_step(gamma, -1), KEY, *arguments, trace=True)
+  target, draft = fakes.noisy_tables(8, noise=0.7)
+  cap, eos = fakes.TABLE_CAP, fakes.EOS
+  free = fakes.table_run(target, draft, eos=-1)
+  out = fakes.table_run(target, draft, eos=eos)
   inside_a_draft = 0
-  for eos in (2, 5):
-    out = loop.generate(fakes.table_step(gamma, eos), KEY, *arguments, trace=True)
-    for row in range(batch):
-      whole = np.asarray(free.tokens[row]).tolist()
-      if eos not in whole:
-        assert out.stop[row] == StopCode.LENGTH
-        continue
-      end = whole.index(eos) + 1
-      assert out.stop[row] == StopCode.EOS and out.lengths[row] == end == out.statistics.committed[row]
-      assert out.tokens[row].tolist() == whole[:end] + [0] * (cap - end)
-      last = int(out.statistics.steps[row]) - 1
-      cut = int(free.trace.committed[row, last]) - int(out.trace.committed[row, last])
-      inside_a_draft += cut > 0
-      assert out.statistics.accepted[row] == out.trace.accepted[row].sum() <= end
+  for row in range(fakes.TABLES):
+    whole = np.asarray(free.tokens[row]).tolist()
+    if eos not in whole:
+      assert out.stop[row] == StopCode.LENGTH
+      continue
+    end = whole.index(eos) + 1
+    assert out.stop[row] == StopCode.EOS and out.lengths[row] == end == out.statistics.committed[row]
+    assert out.tokens[row].tolist() == whole[:end] + [0] * (cap - end)
+    last = int(out.statistics.steps[row]) - 1
+    inside_a_draft += int(free.trace.committed[row, last]) > int(out.trace.committed[row, last])
+    assert out.statistics.accepted[row] == out.trace.accepted[row].sum() <= end
   assert inside_a_draft > 3
 
 
 @pytest.mark.parametrize("gamma", [3, 5, 10])
 def test_transformers_46993_exact_length(gamma):
-  """1, 2 and 3 new tokens with blocks that are longer."""
-  target = np.float32(np.random.default_rng(11).normal(size=(16, 997, 4)))
-  limit = jnp.asarray(np.resize([1, 2, 3], 16), jnp.int32)
-  out = loop.generate(
-      fakes.table_step(gamma, -1), KEY, fakes.table_params(target), fakes.prompts(16, np.arange(16)),
-      fakes.settings(16), 3, limit,
-  )  # fmt: skip
+  """1, 2 and 3 new tokens with blocks that are as long or longer."""
+  limit = np.resize([1, 2, 3], fakes.TABLE_ROWS)
+  out = fakes.table_run(fakes.noisy_tables(11)[0], gamma=gamma, eos=-1, limit=limit)
   np.testing.assert_array_equal(out.lengths, limit)
   np.testing.assert_array_equal(out.statistics.committed, limit)
   assert (out.statistics.steps == 1).all()
-  assert (np.asarray(out.tokens)[np.arange(3) >= np.asarray(limit)[:, None]] == 0).all()
+  assert (np.asarray(out.tokens)[np.arange(fakes.TABLE_CAP) >= limit[:, None]] == 0).all()
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_lattice_509_full_acceptance_commits_gamma_and_one(temperature):
-  one_hot = np.full((1, 7, 3), -np.inf, np.float32)
-  one_hot[0, np.arange(7), np.arange(7) % 3] = 0
-  out = loop.generate(
-      fakes.table_step(3, -1), KEY, fakes.table_params(one_hot), fakes.prompts(8),
-      fakes.settings(8, temperature=temperature), 12, trace=True,
-  )  # fmt: skip
+  one_hot = np.full((fakes.TABLES, fakes.ENTRIES, 4), -np.inf, np.float32)
+  one_hot[:, np.arange(fakes.ENTRIES), np.arange(fakes.ENTRIES) % 4] = 0
+  out = fakes.table_run(one_hot, eos=-1, temperature=temperature)
   assert (out.trace.committed[:, :3] == 4).all() and (out.statistics.steps == 3).all()
 
 
@@ -238,7 +222,8 @@ def test_lattice_509_full_acceptance_commits_gamma_and_one(temperature):
 def test_vllm_9730_the_draft_s_cache_is_complete_after_full_acceptance(gamma):
   """Draft = target, greedy and at T = 1: every step commits gamma + 1 tokens until the cap."""
   pair, cap = fakes.standard_pair(), 20
-  step = recipes.leviathan(pair.draft, pair.draft, gamma, eos_id=-1)
+  equal = pair._replace(target=pair.draft, target_params=pair.draft_params)
+  step = fakes.simple_step(equal, gamma)
   prompt = fakes.prompts(4, 0, 5, prefix=((0, 6),), prefix_length=[1, 2, 1, 2])
   prompt = prompt._replace(tokens=jnp.asarray(fakes.encoder_rows(4, 5, 16)))
   limit = jnp.array([20, 20, 20, 13], jnp.int32)
@@ -282,7 +267,7 @@ def test_t5x_a_cache_is_overwritten_and_not_added_to():
   buffer = jnp.full((2, 1, 6, 2), jnp.nan)
   written = cache_lib.write(buffer, jnp.ones((2, 1, 2, 2)), jnp.array([1, 3]))
   assert (written[0, :, 1:3] == 1).all() and (written[1, :, 3:5] == 1).all()
-  prompt = fakes.standard_prompt()
+  prompt = fakes.row_of(fakes.standard_prompt(1), 0)
   clean = fakes.standard_run(prompt, KEY, temperature=1.0)
   out = fakes.standard_run(prompt, KEY, fakes.poisoned_step(), temperature=1.0)
   np.testing.assert_array_equal(out.tokens, clean.tokens)
@@ -290,21 +275,22 @@ def test_t5x_a_cache_is_overwritten_and_not_added_to():
 
 def test_transformers_31166_cross_attention_is_not_cut_by_a_rollback():
   """Encoder length 40, rejections at decoder position 3: later tokens still see all 40."""
-  pair = fakes.standard_pair()
+  pair, params = fakes.standard_pair(), fakes.standard_params()
   encoder = jnp.asarray(fakes.encoder_rows(2, 40, 16, seed=2))
   prompt = fakes.prompts(2, 0, 40)._replace(tokens=encoder)
-  transform = recipes.sampling_transform(-1)
-  rule = fakes.accept_counts(np.array([1, 2], np.int32))
-  step = speculative_step(pair.target, model_drafter(pair.draft, 3, transform), rule, transform, -1)
-  params = fakes.standard_params()
-  state = jax.jit(step.init, static_argnums=4)(params, prompt, fakes.settings(2), jnp.full((2,), 30, jnp.int32), 16)
-  run = jax.jit(step.step)
-  for i in range(2):
-    state, _ = run(jax.random.split(jax.random.key(i), 2), params, state)
+  step = fakes.simple_step(pair, 3, fakes.accept_counts(np.array([1, 2], np.int32)))
+
+  @jax.jit
+  def run(key, params, prompt):
+    state = step.init(params, prompt, fakes.settings(2), jnp.full((2,), 30, jnp.int32), 16)
+    for i in range(2):
+      state, _ = step.step(jax.random.split(jax.random.fold_in(key, i), 2), params, state)
+    return state, pair.target.score(params.target, state.target, state.last_token, topology.chain(1))[0].logits[:, 0]
+
+  state, found = run(KEY, params, prompt)
   assert state.target.cross_keys[0].shape[2] == 40 and state.target.cross_bias.shape[-1] == 40
-  last = jax.jit(lambda params, state, token: pair.target.score(params, state, token, topology.chain(1))[0].logits)
-  found = last(params.target, state.target, state.last_token)[:, 0]
-  forced = pair.module.apply({"params": pair.variables}, encoder, state.tokens)
+  assert state.length.tolist() == [5, 7]
+  forced = jax.jit(pair.module.apply)({"params": pair.variables}, encoder, state.tokens)
   for row in range(2):
     np.testing.assert_allclose(found[row], forced[row, state.length[row] - 1], atol=2e-4)
 
@@ -345,8 +331,7 @@ def test_candle_899_relative_positions_know_the_offset_of_the_cache():
   prefix[:, 0] = 0
   encoder = jnp.asarray(fakes.encoder_rows(5, 4, 16))
   prompt = fakes.prompts(5, 0, 4, prefix, offsets + 1)._replace(tokens=encoder)
-  step = recipes.leviathan(pair.target, pair.draft, 3, eos_id=-1)
-  out = loop.generate(step, KEY, fakes.standard_params(), prompt, fakes.settings(5), cap)
+  out = loop.generate(fakes.simple_step(pair, 3), KEY, fakes.standard_params(), prompt, fakes.settings(5), cap)
   tokens = np.zeros((5, 206), np.int32)
   for row in range(5):
     tokens[row, : offsets[row] + 1] = prefix[row, : offsets[row] + 1]
@@ -395,9 +380,10 @@ def test_transformers_4875_and_45307_ids_beyond_the_vocabulary_are_never_emitted
   encoder = jnp.asarray(fakes.encoder_rows(batch, 4, pieces))
   forced = pair.module.apply({"params": bad_target}, encoder, jnp.zeros((batch, 1), jnp.int32))
   assert (np.argmax(forced, -1) >= pieces).all()  # Without the cut they would be emitted.
-  step = recipes.leviathan(
-      flax_model.t5_model(pair.module, pieces), flax_model.t5_model(pair.draft_module, pieces), 2, eos_id=-1
+  cut = pair._replace(
+      target=flax_model.t5_model(pair.module, pieces), draft=flax_model.t5_model(pair.draft_module, pieces)
   )
+  step = fakes.simple_step(cut, 2)
   prompt = fakes.prompts(batch, 0, 4)._replace(tokens=encoder)
   sampling = fakes.settings(batch, temperature=[0.0, 1.0, 2.0, 100.0])
   prepared = lambda bad, good, is_bad, module: flax_model.prepare(module, bad if is_bad else good)
@@ -418,15 +404,14 @@ def test_a_target_of_32128_logits_and_a_draft_of_32100():
   pair, pieces = fakes.standard_pair(), 13
   module = T5(dataclasses.replace(pair.draft_module.config, vocab_size=pieces))
   variables = fakes.t5_variables(module, 1)
-  step = recipes.leviathan(flax_model.t5_model(pair.module, pieces), flax_model.t5_model(module, pieces), 1)
+  cut = pair._replace(target=flax_model.t5_model(pair.module, pieces), draft=flax_model.t5_model(module, pieces))
+  step = fakes.simple_step(cut, 1)
   params = Params(pair.target_params, flax_model.prepare(module, variables))
   prompt = fakes.prompts(2, 3, 4)
   out = loop.generate(step, KEY, params, prompt, fakes.settings(2, temperature=[0.0, 1.0]), 6)
-  tokens = np.zeros((1, 7), np.int32)
-  for i in range(int(out.lengths[0])):
-    logits = pair.module.apply({"params": pair.variables}, prompt.tokens[:1], jnp.asarray(tokens))[0, i, :pieces]
-    tokens[0, i + 1] = int(jnp.argmax(logits))
-    assert out.tokens[0, i] == tokens[0, i + 1]
+  tokens = np.concatenate([[[0]], out.tokens[:1]], axis=1)
+  forced = jax.jit(pair.module.apply)({"params": pair.variables}, prompt.tokens[:1], jnp.asarray(tokens))
+  assert np.argmax(forced[0, :-1, :pieces], -1).tolist() == out.tokens[0].tolist()
   assert (out.tokens < pieces).all()
   with pytest.raises(ValueError, match="14 pieces.*13 logits"):
     flax_model.t5_model(module, 14)
@@ -452,12 +437,10 @@ def test_llama_cpp_3812_different_vocabularies_are_an_error_that_names_the_piece
 
 
 def test_spec_bench_29_baseline_and_method_count_tokens_alike():
-  target, draft = fakes.random_tables(6, 4, 7)
-  arguments = (fakes.table_params(target, draft), fakes.prompts(16), fakes.settings(16, temperature=0.0), 7)
-  ours, plain = (loop.generate(fakes.table_step(g), KEY, *arguments).statistics for g in (3, 0))
+  ours, plain = (fakes.table_run(*fakes.noisy_tables(6), gamma).statistics for gamma in (3, 0))
   np.testing.assert_array_equal(ours.committed, plain.committed)
   np.testing.assert_array_equal(plain.steps, plain.committed)
-  np.testing.assert_allclose(ours.log_prob, plain.log_prob, atol=1e-5)
+  np.testing.assert_allclose(ours.log_prob, plain.log_prob, atol=1e-4)
 
 
 def test_vllm_6038_the_same_call_gives_the_same_tokens():

@@ -37,6 +37,7 @@ MAY_IMPORT = {
     "specdec.loop": ("interfaces",),
     "specdec.adapters": ("interfaces", "networks", "loop", "trees"),
     "specdec.recipes": ANY,
+    "specdec.models": ANY,  # A network, its weights and its vocabulary; above the rooms, as recipes are.
     "specdec.benchmark": ANY,
     "specdec.modes": ANY,
     "specdec.main": ANY,

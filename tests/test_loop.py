@@ -17,26 +17,15 @@ from specdec import loop
 from specdec.interfaces import StopCode
 from tests import fakes
 
-V = 4
-ENTRIES = 997  # Prefixes share entries; the logits stay a function of the prefix.
 FAR = -1  # An EOS that no model emits.
+V, ROWS, CAP = fakes.VOCAB, fakes.TABLE_ROWS, fakes.TABLE_CAP
+TABLE_OF = np.arange(ROWS) % fakes.TABLES
 
 
 @pytest.fixture(scope="module")
 def tables():
   """A target and a draft of 16 tables."""
-  generator = np.random.default_rng(11)
-  target = generator.normal(size=(16, ENTRIES, V)) * 1.5
-  return np.float32(target), np.float32(target + generator.normal(size=target.shape))
-
-
-def greedy_walk(table, cap, eos=fakes.EOS, prefix=(), **setting):
-  """The plain greedy output in NumPy."""
-  out = []
-  while len(out) < cap and (not out or out[-1] != eos):
-    entry = table[fakes.prefix_number([*prefix, *out], V, len(table))]
-    out.append(int(np.argmax(fakes.numpy_process(entry, [0, *prefix, *out], len(out), eos, **setting))))
-  return tuple(out)
+  return fakes.noisy_tables(11)
 
 
 # --- Statistics ------------------------------------------------------------------
@@ -45,20 +34,12 @@ def greedy_walk(table, cap, eos=fakes.EOS, prefix=(), **setting):
 @pytest.mark.parametrize("gamma", [3, 0])
 def test_statistics_are_a_second_count_of_the_trace(tables, gamma):
   target, draft = tables
-  batch, cap = 64, 12
-  rows = np.arange(batch) % 16
-  limit = jnp.asarray(np.resize([12, 5, 7, 1, 0, 30, 2, 3, 12], batch), jnp.int32)
-  temperature = np.resize([1.0, 0.0, 2.0], batch)
-  step = fakes.table_step(gamma)
-  key = jax.random.key(1)
-  out = loop.generate(
-      step, key, fakes.table_params(target, draft), fakes.prompts(batch, rows),
-      fakes.settings(batch, temperature=temperature), cap, limit, trace=True,
-  )  # fmt: skip
-  out = jax.tree.map(np.asarray, out)
+  limit = np.resize([12, 5, 7, 1, 0, 30, 2, 3, 12], ROWS)
+  temperature = np.resize([1.0, 0.0, 2.0], ROWS)
+  out = jax.tree.map(np.asarray, fakes.table_run(target, draft, gamma, key=1, limit=limit, temperature=temperature))
   statistics, trace = out.statistics, out.trace
-  stops = set()
-  for row in range(batch):
+  stops, with_cut = set(), 0
+  for row in range(ROWS):
     steps = int(statistics.steps[row])
     n = int(out.lengths[row])
     tokens = out.tokens[row, :n].tolist()
@@ -75,43 +56,46 @@ def test_statistics_are_a_second_count_of_the_trace(tables, gamma):
     assert statistics.accepted[row] + with_next.sum() == n
     assert statistics.accepted[row] + steps - n == int(steps > 0 and not with_next[-1])
     assert with_next[:-1].all()
+    with_cut += int(not with_next.all())
     assert statistics.drafted[row] == gamma * steps
     assert statistics.histogram[row].sum() == steps
     assert (statistics.histogram[row] * np.arange(gamma + 1)).sum() == accepted.sum()
     # Places whose prefix was committed, and the acceptance probability there, from the tables.
     visited, beta = np.zeros(gamma), np.zeros(gamma)
     one = dict(temperature=temperature[row])
-    p, q = (fakes.table_law(table[rows[row]], **one) for table in (target, draft))
+    p, q = (fakes.table_law(table[TABLE_OF[row]], **one) for table in (target, draft))
     done = 0
     for i in range(steps):
       for place in range(gamma):
         ended_inside = committed[i] == accepted[i]
         if place < accepted[i] or (place == accepted[i] and not ended_inside):
-          before = tuple(tokens[: done + place])
+          before = tuple(tokens[:done]) + tuple(trace.draft[row, i, :place].tolist())
           visited[place] += 1
           beta[place] += np.minimum(p(before), q(before)).sum()
       done += committed[i]
     np.testing.assert_array_equal(statistics.visited[row], visited)
     np.testing.assert_allclose(statistics.acceptance[row], beta, atol=1e-5)
     # Log-probability at temperature 1.
-    plain = fakes.table_law(target[rows[row]])
+    plain = fakes.table_law(target[TABLE_OF[row]])
     expected = sum(np.log(plain(tuple(tokens[:i]))[token]) for i, token in enumerate(tokens))
     np.testing.assert_allclose(statistics.log_prob[row], expected, atol=1e-4)
     # Why it ended.
-    room = min(int(limit[row]), cap)
+    room = min(int(limit[row]), CAP)
     stop = StopCode.EOS if tokens and tokens[-1] == fakes.EOS else StopCode.LENGTH
     assert out.stop[row] == stop and (n == room or stop == StopCode.EOS) and n <= room
     assert fakes.EOS not in tokens[:-1]
     stops.add(int(stop))
-  assert stops == {StopCode.EOS, StopCode.LENGTH}
+  assert stops == {StopCode.EOS, StopCode.LENGTH} and (with_cut > 5 or gamma == 0)
 
 
-def test_a_run_without_trace_is_the_same(tables):
-  arguments = (
-      fakes.table_step(3), jax.random.key(1), fakes.table_params(*tables), fakes.prompts(64, np.arange(64) % 16),
-      fakes.settings(64, temperature=1.0), 12, jnp.full((64,), 12, jnp.int32),
+def test_a_run_without_trace_is_the_same():
+  prompt, key = fakes.standard_prompt(), jax.random.key(1)
+  one = fakes.standard_run(prompt, key, fakes.standard_step("autoregressive"), temperature=1.0)
+  setting = fakes.settings(8, temperature=1.0, banned=np.zeros(16, bool))
+  other = loop.generate(
+      fakes.standard_step("autoregressive"), key, fakes.standard_params(), prompt, setting, 20,
+      jnp.full((8,), 20, jnp.int32), trace=True,
   )  # fmt: skip
-  one, other = loop.generate(*arguments), loop.generate(*arguments, trace=True)
   assert one.trace is None
   jax.tree.map(np.testing.assert_array_equal, one, other._replace(trace=None))
 
@@ -119,90 +103,83 @@ def test_a_run_without_trace_is_the_same(tables):
 # --- Lengths ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("gamma,cap", [(3, 3), (5, 3), (10, 3), (10, 1), (3, 1), (5, 2)])
-def test_a_block_longer_than_the_output_is_cut(tables, gamma, cap):
+@pytest.mark.parametrize("gamma", [3, 5, 10])
+def test_a_block_longer_than_the_limit_is_cut(tables, gamma):
   """Draft and target are equal, so that every block is accepted whole."""
   target, _ = tables
-  batch = 16
-  limit = np.resize([cap, 1, cap + 5, 0, 2, 3, -2], batch)
-  params = fakes.table_params(target)
-  out = loop.generate(
-      fakes.table_step(gamma, FAR), jax.random.key(0), params, fakes.prompts(batch, np.arange(batch)),
-      fakes.settings(batch, temperature=0.0), cap, jnp.asarray(limit, jnp.int32),
-  )  # fmt: skip
+  limit = np.resize([1, 2, 3, 0, 4, 12, 99, -2, 11], ROWS)
+  out = fakes.table_run(target, gamma=gamma, eos=FAR, limit=limit)
+  room = np.clip(limit, 0, CAP)
   for row, tokens in enumerate(fakes.outputs(out.tokens, out.lengths)):
-    assert tokens == greedy_walk(target[row], min(limit[row], cap), FAR), row
-  assert out.tokens.shape == (batch, cap)
-  assert (out.stop == StopCode.LENGTH).all() and (out.statistics.steps == (limit > 0)).all()
-  np.testing.assert_array_equal(out.statistics.committed, np.clip(limit, 0, cap))
+    assert tokens == fakes.greedy_walk(target[TABLE_OF[row]], room[row], FAR), row
+  assert (out.stop == StopCode.LENGTH).all()
+  np.testing.assert_array_equal(out.statistics.steps, -(-room // (gamma + 1)))
+  np.testing.assert_array_equal(out.statistics.committed, room)
+
+
+def test_an_output_shorter_than_a_block(tables):
+  """max_new_tokens 1 with gamma 10: the buffers have room for a whole block all the same."""
+  target, _ = tables
+  out = loop.generate(
+      fakes.table_step(10, FAR), jax.random.key(0), fakes.table_params(target), fakes.prompts(16, np.arange(16)),
+      fakes.settings(16), 1,
+  )  # fmt: skip
+  assert fakes.outputs(out.tokens, out.lengths) == [fakes.greedy_walk(table, 1, FAR) for table in target]
 
 
 def test_eos_at_every_place_of_a_block():
   """Row k's greedy output is k tokens and then EOS; gamma is 3, so k runs through two blocks and more."""
-  rows, cap = 12, 14
-  target = np.zeros((rows, fakes.heap_size(2, cap), 2), np.float32)
-  for row in range(rows):
-    target[row, :, 0] = 1  # Token 0, an ordinary one, until …
-    target[row, fakes.prefix_number([0] * row, 2, target.shape[1]), 1] = 2  # … EOS after `row` of them.
-  out = loop.generate(
-      fakes.table_step(3), jax.random.key(0), fakes.table_params(target), fakes.prompts(rows, np.arange(rows)),
-      fakes.settings(rows, temperature=0.0), cap, jnp.full((rows,), cap, jnp.int32),
-  )  # fmt: skip
-  assert fakes.outputs(out.tokens, out.lengths) == [(0,) * row + (1,) for row in range(rows)]
-  assert (out.stop == StopCode.EOS).all() and (out.tokens.sum(1) == 1).all()
-  np.testing.assert_array_equal(out.statistics.committed, np.arange(rows) + 1)
-  np.testing.assert_array_equal(out.statistics.steps, np.arange(rows) // 4 + 1)
+  rows = np.arange(ROWS) % CAP
+  target = np.zeros((fakes.TABLES, fakes.ENTRIES, V), np.float32)
+  target[:, :, 0] = 1  # Token 0, an ordinary one, until …
+  for k in range(CAP):
+    target[k, fakes.prefix_number([0] * k, V, fakes.ENTRIES), fakes.EOS] = 2  # … EOS after k of them.
+  out = fakes.table_run(target, rows=rows)
+  assert fakes.outputs(out.tokens, out.lengths) == [(0,) * k + (1,) for k in rows]
+  assert (out.stop == StopCode.EOS).all()
+  np.testing.assert_array_equal(out.statistics.committed, rows + 1)
+  np.testing.assert_array_equal(out.statistics.steps, rows // 4 + 1)
   # The EOS of a row was drafted, and counts as accepted, unless it is a step's last token.
-  np.testing.assert_array_equal(out.statistics.accepted, [k + 1 - (k + 1) // 4 for k in range(rows)])
+  np.testing.assert_array_equal(out.statistics.accepted, rows + 1 - (rows + 1) // 4)
 
 
 def test_prefixes_of_mixed_lengths(tables):
   target, draft = tables
-  batch, width, cap = 16, 4, 9
-  generator = np.random.default_rng(2)
-  prefix = np.concatenate([np.zeros((batch, 1)), generator.integers(0, V, (batch, width - 1))], 1).astype(np.int32)
-  length = np.resize([1, 2, 3, 4], batch)
+  prefix = np.random.default_rng(2).integers(0, V, (ROWS, 4)).astype(np.int32)
+  prefix[:, 0] = 0
+  length = np.resize([1, 2, 3, 4], ROWS)
   for gamma in (3, 0):
-    out = loop.generate(
-        fakes.table_step(gamma), jax.random.key(0), fakes.table_params(target, draft),
-        fakes.prompts(batch, np.arange(batch), 1, prefix, length), fakes.settings(batch, temperature=0.0), cap,
-    )  # fmt: skip
+    out = fakes.table_run(target, draft, gamma, prefix=prefix, prefix_length=length)
     for row, tokens in enumerate(fakes.outputs(out.tokens, out.lengths)):
-      assert tokens == greedy_walk(target[row], cap, prefix=prefix[row, 1 : length[row]].tolist()), (gamma, row)
+      given = prefix[row, 1 : length[row]].tolist()
+      assert tokens == fakes.greedy_walk(target[TABLE_OF[row]], CAP, prefix=given), (gamma, row)
 
 
 def test_penalties_and_bans_are_pure_functions_of_the_prefix(tables):
   """Greedy speculation = greedy plain = a walk in NumPy, with all of them on and different in each row."""
   target, draft = tables
-  batch, cap = 32, 10
   generator = np.random.default_rng(4)
   setting = dict(
-      min_length=generator.integers(0, 8, batch), repetition_penalty=generator.choice([0.7, 1.0, 1.3, 3.0], batch),
-      banned=generator.random((batch, V)) < 0.2,
+      min_length=generator.integers(0, 8, ROWS), repetition_penalty=generator.choice([0.7, 1.0, 1.3, 3.0], ROWS),
+      banned=generator.random((ROWS, V)) < 0.2,
   )  # fmt: skip
-  setting["banned"][setting["banned"].all(1)] = False
   setting["banned"][:, 2] = False
-  prefix = np.stack([np.zeros(batch), generator.integers(0, V, batch)], 1).astype(np.int32)
-  prompt = fakes.prompts(batch, np.arange(batch) % 16, 1, prefix)
-  runs = [
-      loop.generate(
-          fakes.table_step(gamma), jax.random.key(0), fakes.table_params(target, draft), prompt,
-          fakes.settings(batch, temperature=0.0, **setting), cap,
-      )
-      for gamma in (3, 0)
-  ]  # fmt: skip
+  prefix = generator.integers(0, V, (ROWS, 4)).astype(np.int32)
+  prefix[:, 0] = 0
+  runs = [fakes.table_run(target, draft, gamma, prefix=prefix, prefix_length=2, **setting) for gamma in (3, 0)]
   changed = 0
   for row, tokens in enumerate(fakes.outputs(runs[0].tokens, runs[0].lengths)):
     one = dict(
         min_length=setting["min_length"][row], penalty=setting["repetition_penalty"][row],
         banned=np.flatnonzero(setting["banned"][row]),
     )  # fmt: skip
-    assert tokens == greedy_walk(target[row % 16], cap, prefix=prefix[row, 1:].tolist(), **one), row
-    changed += tokens != greedy_walk(target[row % 16], cap, prefix=prefix[row, 1:].tolist())
+    given = prefix[row, 1:2].tolist()
+    assert tokens == fakes.greedy_walk(target[TABLE_OF[row]], CAP, prefix=given, **one), row
+    changed += tokens != fakes.greedy_walk(target[TABLE_OF[row]], CAP, prefix=given)
   np.testing.assert_array_equal(runs[0].tokens, runs[1].tokens)
   np.testing.assert_array_equal(runs[0].stop, runs[1].stop)
   np.testing.assert_allclose(runs[0].statistics.log_prob, runs[1].statistics.log_prob, atol=1e-4)
-  assert changed > batch // 4
+  assert changed > ROWS // 4
 
 
 # --- Numbers that are none -------------------------------------------------------
@@ -212,66 +189,69 @@ def test_penalties_and_bans_are_pure_functions_of_the_prefix(tables):
 @pytest.mark.parametrize("gamma", [3, 0])
 def test_a_target_that_is_not_finite_stops_its_row_only(tables, gamma, temperature):
   target, draft = tables
-  batch, cap = 16, 12
-  arguments = (fakes.prompts(batch, np.arange(batch)), fakes.settings(batch, temperature=temperature), cap)
-  key, step = jax.random.key(5), fakes.table_step(gamma, FAR)
-  clean = loop.generate(step, key, fakes.table_params(target, draft), *arguments)
+  clean = fakes.table_run(target, draft, gamma, FAR, key=5, temperature=temperature)
   broken = target.copy()
-  places = {3: 0, 7: 1, 8: 2, 9: 5, 12: 7}  # The row, and after how many of its tokens the law breaks.
+  places = {3: 0, 7: 1, 8: 2, 9: 5, 12: 7}  # A table, and after how many tokens of the row of that number it breaks.
   bad = {3: np.nan, 7: np.inf, 8: np.nan, 9: -np.inf, 12: np.nan}
   for row, place in places.items():
-    number = fakes.prefix_number(np.asarray(clean.tokens[row, :place]).tolist(), V, ENTRIES)
-    broken[row, number] = -np.inf if bad[row] == -np.inf else broken[row, number]
+    number = fakes.prefix_number(np.asarray(clean.tokens[row, :place]).tolist(), V, fakes.ENTRIES)
+    if bad[row] == -np.inf:
+      broken[row, number] = -np.inf  # Nothing is possible.
     broken[row, number, 2] = bad[row]
-  out = loop.generate(step, key, fakes.table_params(broken, draft), *arguments)
-  for row in range(batch):
-    if row in places:
-      assert out.stop[row] == StopCode.NOT_FINITE and out.lengths[row] <= places[row]
-      if temperature == 0 or gamma == 0:
-        assert out.lengths[row] == places[row]
-    else:
-      assert out.stop[row] == StopCode.LENGTH
+  out = fakes.table_run(broken, draft, gamma, FAR, key=5, temperature=temperature)
+  for row in range(ROWS):
     n = int(out.lengths[row])
+    if row in places:
+      assert out.stop[row] == StopCode.NOT_FINITE and n <= places[row]
+      if temperature == 0:  # A sampled row may have met the entry by another way before.
+        assert n == places[row]
+    elif TABLE_OF[row] not in places:
+      assert out.stop[row] == StopCode.LENGTH and n == CAP
     np.testing.assert_array_equal(out.tokens[row, :n], clean.tokens[row, :n])
+    assert not out.tokens[row, n:].any()
     assert np.isfinite(out.statistics.log_prob[row]) and np.isfinite(out.statistics.acceptance[row]).all()
   assert (out.statistics.committed == out.lengths).all()
 
 
-def test_a_draft_that_is_not_finite_changes_nothing(tables):
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_draft_that_is_not_finite_changes_nothing(tables, bad):
   target, draft = tables
-  batch, cap = 16, 12
-  arguments = (fakes.prompts(batch, np.arange(batch)), fakes.settings(batch, temperature=0.0), cap)
-  plain = loop.generate(fakes.table_step(0), jax.random.key(5), fakes.table_params(target), *arguments)
-  for bad in (np.nan, np.inf, -np.inf):
-    broken = np.full_like(draft, bad)
-    out = loop.generate(fakes.table_step(3), jax.random.key(5), fakes.table_params(target, broken), *arguments)
-    np.testing.assert_array_equal(out.tokens, plain.tokens)
-    np.testing.assert_array_equal(out.stop, plain.stop)
-    assert not out.statistics.accepted.any() and (out.statistics.steps == out.lengths).all()
+  plain = fakes.table_run(target, gamma=0)
+  out = fakes.table_run(target, np.full_like(draft, bad))
+  np.testing.assert_array_equal(out.tokens, plain.tokens)
+  np.testing.assert_array_equal(out.stop, plain.stop)
+  sampled = fakes.table_run(target, np.full_like(draft, bad), temperature=1.0)
+  assert not sampled.statistics.accepted.any() and (sampled.statistics.steps == sampled.lengths).all()
+  assert np.isfinite(sampled.statistics.acceptance).all()
 
 
 # --- Keys ------------------------------------------------------------------------
 
 
 def test_the_same_key_gives_the_same_tokens_and_another_one_others(tables):
-  arguments = (fakes.table_params(*tables), fakes.prompts(64, 0), fakes.settings(64, temperature=1.0), 12)
-  step = fakes.table_step(3, FAR)
-  one, again, other = (loop.generate(step, jax.random.key(seed), *arguments) for seed in (0, 0, 1))
+  run = lambda key: fakes.table_run(*tables, eos=FAR, rows=0, key=key, temperature=1.0)
+  one, again, other = run(0), run(0), run(1)
   jax.tree.map(np.testing.assert_array_equal, one, again)
   assert (one.tokens != other.tokens).any(axis=1).sum() > 56
   assert len({tuple(row) for row in np.asarray(one.tokens).tolist()}) > 56  # Rows have their own randomness.
-  keys = loop.row_keys(jax.random.key(0), 64)
-  jax.tree.map(np.testing.assert_array_equal, one, loop.generate(step, keys, *arguments))
-  order = np.random.default_rng(0).permutation(64)
-  shuffled = loop.generate(step, keys[order], *arguments)
-  np.testing.assert_array_equal(shuffled.tokens, one.tokens[order])
+  keys = loop.row_keys(jax.random.key(0), ROWS)
+  order = np.random.default_rng(0).permutation(ROWS)
+  np.testing.assert_array_equal(run(keys[order]).tokens, one.tokens[order])
+
+
+def test_one_key_is_folded_with_the_number_of_the_row():
+  keys = loop.row_keys(jax.random.key(4), 3)
+  assert keys.shape == (3,)
+  for row in range(3):
+    assert keys[row] == jax.random.fold_in(jax.random.key(4), row)
+  assert (loop.row_keys(keys, 3) == keys).all()
 
 
 # --- At the door -----------------------------------------------------------------
 
 
 def test_errors_say_what_was_expected(tables):
-  params, step = fakes.table_params(*tables), fakes.table_step(3)
+  params, step = fakes.table_params(*tables), fakes.table_step(0)
   run = lambda prompt, batch, cap: loop.generate(step, jax.random.key(0), params, prompt, fakes.settings(batch), cap)
   with pytest.raises(ValueError, match="max_new_tokens.*at least 1.*found 0"):
     run(fakes.prompts(2), 2, 0)

@@ -16,10 +16,8 @@ import numpy as np
 import pytest
 
 from specdec import recipes
-from specdec.drafters.model import model_drafter
 from specdec.interfaces import Params, StopCode
 from specdec.probability import sampling as draw
-from specdec.step import speculative_step
 from tests import fakes
 
 SIZE = 1024  # Rows of a call.
@@ -121,12 +119,8 @@ def forced():
   """States after steps in which row b accepted b of 3 drafted tokens, and then 3 - b."""
   gamma, batch, room = 3, 4, 24
   pair = fakes.standard_pair()
-  transform = recipes.sampling_transform(NEVER)
   rules = [np.arange(batch, dtype=np.int32), np.arange(batch, dtype=np.int32)[::-1].copy()]
-  steps = [
-      speculative_step(pair.target, model_drafter(pair.draft, gamma, transform), fakes.accept_counts(counts), transform, NEVER)
-      for counts in rules
-  ]
+  steps = [fakes.simple_step(pair, gamma, fakes.accept_counts(counts)) for counts in rules]
   prompt = fakes.prompts(batch, encoder_length=40, prefix=((0, 3),))
   prompt = prompt._replace(tokens=jnp.asarray(fakes.encoder_rows(batch, 40, 16)))
   params = fakes.standard_params()

@@ -4,8 +4,8 @@ T5's conventions hold: pad (and BOS) is 0, EOS is 1, unknown is 2.
 """
 
 import functools
+import io
 import os
-import tempfile
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
@@ -132,29 +132,28 @@ def train_sentencepiece(
   """
   import sentencepiece
 
-  with tempfile.TemporaryDirectory() as folder:
-    prefix = os.path.join(folder, "model")
-    try:
-      sentencepiece.SentencePieceTrainer.train(
-          sentence_iterator=iter(texts),
-          model_prefix=prefix,
-          vocab_size=size,
-          character_coverage=character_coverage,
-          model_type="unigram",
-          pad_id=PAD_ID,
-          eos_id=EOS_ID,
-          unk_id=2,
-          bos_id=-1,
-          num_threads=1,
-          minloglevel=1,
-      )
-    except RuntimeError as error:
-      raise ValueError(f"vocabulary: {size} pieces cannot be made of these texts ({error}).") from error
-    target = epath.Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.parent / (target.name + ".partial")
-    partial.write_bytes(epath.Path(prefix + ".model").read_bytes())
-    partial.replace(target)
+  model = io.BytesIO()  # Not a file: its name would become part of the model.
+  try:
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(texts),
+        model_writer=model,
+        vocab_size=size,
+        character_coverage=character_coverage,
+        model_type="unigram",
+        pad_id=PAD_ID,
+        eos_id=EOS_ID,
+        unk_id=2,
+        bos_id=-1,
+        num_threads=1,
+        minloglevel=1,
+    )
+  except RuntimeError as error:
+    raise ValueError(f"vocabulary: {size} pieces cannot be made of these texts ({error}).") from error
+  target = epath.Path(path)
+  target.parent.mkdir(parents=True, exist_ok=True)
+  partial = target.parent / (target.name + ".partial")
+  partial.write_bytes(model.getvalue())
+  partial.replace(target)
 
 
 def sentencepiece_or_train(path: str, files: Sequence[str], size: int, folder: str = "") -> SentencePieceVocabulary:

@@ -198,8 +198,11 @@ def score(
   keys, values = [], []
   for i, layer in enumerate(weights.layers):
     query, key, value = jnp.split(layer.self_qkv @ layers.rms_norm(x, layer.self_norm, axis=0), 3)
-    keys.append(cache_lib.write(state.cache.keys[i], split(key), first))
-    values.append(cache_lib.write(state.cache.values[i], split(value), first))
+    key, value = split(key), split(value)
+    # 0 * NaN is NaN: a node that is not finite must spoil those that see it, by its key, and no others, by its value.
+    finite = jnp.isfinite(value).all(axis=-1, keepdims=True)
+    keys.append(cache_lib.write(state.cache.keys[i], jnp.where(finite, key, jnp.nan), first))
+    values.append(cache_lib.write(state.cache.values[i], jnp.where(finite, value, 0), first))
     mixed = attention.attend(split(query), keys[i], values[i], bias, softmax_dtype)
     x = x + layer.self_out @ attention.join_columns(mixed)
     query = layer.cross_query @ layers.rms_norm(x, layer.cross_norm, axis=0)

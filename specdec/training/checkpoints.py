@@ -43,7 +43,7 @@ class TrainCheckpoints:
     abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
     place = f"training checkpoint: step {step} in {self._directory}"
     try:
-      stored, wanted = _shapes(self._manager.item_metadata(step).tree), _shapes(ocp.tree.serialize_tree(abstract))
+      stored, wanted = _shapes(self._manager.item_metadata(step).tree), _shapes(abstract)
     except Exception as error:  # Orbax lets through whatever its many readers raise.
       raise ValueError(f"{place} cannot be read ({_first_line(error)}); remove it, the one before is then taken.") from error
     for name in sorted(stored.keys() | wanted.keys(), key=lambda n: ("params" not in n, n)):

@@ -181,7 +181,7 @@ def train(
     logging.info("Resuming from step %d in %s.", int(state.step), directory)
   train_step = jax.jit(make_train_step(model, optimizer, label_smoothing, z_loss), donate_argnums=0)
   eval_step = jax.jit(make_eval_step(model))
-  norm = jax.jit(optax.global_norm)
+  norm = jax.jit(optax.tree.norm)
 
   def run_evaluation(step: int) -> dict[str, float]:
     metrics = {}

@@ -27,6 +27,11 @@ BUFFER = 216
 TREE = (-1, 0, 0, 1, 1, 2, 5)
 
 
+@jax.jit
+def opened(params, prompt):
+  return fakes.standard_pair().target.init(params, prompt, BUFFER)
+
+
 @pytest.fixture(scope="module")
 def long():
   """One request a row, committed up to its offset: tokens [B, L], states, and teacher-forced logits."""
@@ -37,7 +42,7 @@ def long():
   tokens[:, 0] = 0
   encoder = jnp.asarray(fakes.encoder_rows(batch, 6, 16))
   prompt = Prompt(encoder, jnp.ones((batch, 6), bool), jnp.asarray(tokens[:, :202]), 1 + jnp.array(OFFSETS, jnp.int32))
-  state = jax.jit(pair.target.init, static_argnums=2)(pair.target_params, prompt, BUFFER)
+  state = opened(pair.target_params, prompt)
   forced = jax.jit(pair.module.apply)({"params": pair.variables}, encoder, jnp.asarray(tokens))
   return tokens, state, np.asarray(forced), prompt
 
@@ -124,8 +129,9 @@ def test_a_tree_scores_each_path_as_a_chain(long):
   tokens = tree_tokens()
   found, _ = ask(state, tokens, TREE)
   for path in paths_to_leaves(TREE):
-    chain, _ = ask(state, tokens[:, path], tuple(range(-1, len(path) - 1)))
-    np.testing.assert_allclose(found.logits[:, path], chain.logits, atol=ROUNDING)
+    longer = path + [0] * (BLOCK - len(path))  # What follows is not seen.
+    chain, _ = ask(state, tokens[:, longer], CHAIN)
+    np.testing.assert_allclose(found.logits[:, path], chain.logits[:, : len(path)], atol=ROUNDING)
 
 
 def test_swapped_siblings_move_no_other_branch(long):
@@ -156,7 +162,7 @@ def test_a_committed_path_equals_a_cache_from_scratch(long):
   for row, offset in enumerate(OFFSETS):
     again[row, offset : offset + count[row]] = drafted[row, np.asarray(path)[row, : count[row]]]
   again = prompt._replace(prefix=jnp.asarray(again[:, :206]), prefix_length=prompt.prefix_length + count)
-  scratch = jax.jit(pair.target.init, static_argnums=2)(pair.target_params, again, BUFFER)
+  scratch = opened(pair.target_params, again)
   np.testing.assert_array_equal(after.cache.length, scratch.cache.length)
   inside = (np.arange(BUFFER) < np.asarray(after.cache.length)[:, None])[:, None, :, None]
   for one, other in zip(after.cache.keys + after.cache.values, scratch.cache.keys + scratch.cache.values):
@@ -202,24 +208,26 @@ def test_padding_of_the_encoder_changes_nothing():
   tokens, mask = np.full((3, 9), 7, np.int32), np.zeros((3, 9), bool)  # The padding is an ordinary id, only masked.
   for i, place in enumerate(places):
     tokens[i, place], mask[i, place] = row, True
-  init = jax.jit(pair.target.init, static_argnums=2)
   padded = Prompt(jnp.asarray(tokens), jnp.asarray(mask), jnp.zeros((3, 1), jnp.int32), jnp.ones(3, jnp.int32))
-  alone = Prompt(jnp.asarray(row[None]), jnp.ones((1, 5), bool), padded.prefix[:1], padded.prefix_length[:1])
-  block = np.tile([[0, 3, 5, 2, 8]], (3, 1))
-  found = ask(init(pair.target_params, padded, 16), block, CHAIN)[0].logits
-  expected = ask(init(pair.target_params, alone, 16), block[:1], CHAIN)[0].logits
+  block = jnp.array([[0, 3, 5, 2, 8]], jnp.int32)
+
+  @jax.jit
+  def run(params, prompt, block):
+    state = pair.target.init(params, prompt, 16)
+    return pair.target.score(params, state, block, topology.chain(BLOCK))[0].logits
+
+  found = run(pair.target_params, padded, jnp.tile(block, (3, 1)))
+  expected = jax.jit(pair.module.apply)({"params": pair.variables}, jnp.asarray(row[None]), block)
   np.testing.assert_allclose(found, np.broadcast_to(expected, found.shape), atol=ROUNDING)
 
 
-def test_what_stands_beyond_the_prefix_is_not_read():
+def test_what_stands_beyond_the_prefix_is_not_read(long):
+  tokens, _, _, prompt = long
   pair = fakes.standard_pair()
-  prompt = fakes.prompts(2, 3, 4, prefix=((0, 4, 6, 9), (0, 4, 11, 15)), prefix_length=[2, 2])
-  state = jax.jit(pair.target.init, static_argnums=2)(pair.target_params, prompt, 16)
-  logits = ask(state, [[4], [4]])[0].logits
-  np.testing.assert_array_equal(logits[0], logits[1])
-  short = fakes.prompts(2, 3, 4, prefix=((0, 4),))
-  state = jax.jit(pair.target.init, static_argnums=2)(pair.target_params, short, 16)
-  np.testing.assert_allclose(ask(state, [[4], [4]])[0].logits, logits, atol=ROUNDING)
+  other = np.where(np.arange(202) < np.asarray(prompt.prefix_length)[:, None], prompt.prefix, 7)
+  states = [opened(pair.target_params, prompt._replace(prefix=jnp.asarray(p))) for p in (prompt.prefix, other)]
+  one, two = (ask(state, window(tokens, OFFSETS, BLOCK), CHAIN)[0].logits for state in states)
+  np.testing.assert_array_equal(one, two)
 
 
 # --- Other T5s -------------------------------------------------------------------
@@ -238,13 +246,18 @@ def test_other_configurations(changes, atol):
   assert (params.decoder.logits is None) == config.logits_via_embedding
   prompt = fakes.prompts(2, [3, 5], 4)
   tokens = jnp.asarray([[0, 4, 2, 9, 9, 11], [0, 7, 7, 3, 2, 6]], jnp.int32)
-  state = model.init(params, prompt, 8)
-  scores, state = model.score(params, state, tokens[:, :4], topology.chain(4))
-  state = model.commit(state, None, jnp.array([4, 4]))
-  more, _ = model.score(params, state, tokens[:, 4:], topology.chain(2))
-  assert scores.logits.dtype == jnp.float32
-  forced = module.apply({"params": variables}, prompt.tokens, tokens)
-  found = jnp.concatenate([scores.logits, more.logits], axis=1)
+
+  @jax.jit
+  def run(params, prompt, tokens):
+    state = model.init(params, prompt, 8)
+    scores, state = model.score(params, state, tokens[:, :4], topology.chain(4))
+    state = model.commit(state, None, jnp.array([4, 4]))
+    more, _ = model.score(params, state, tokens[:, 4:], topology.chain(2))
+    return jnp.concatenate([scores.logits, more.logits], axis=1)
+
+  found = run(params, prompt, tokens)
+  assert found.dtype == jnp.float32
+  forced = jax.jit(module.apply)({"params": variables}, prompt.tokens, tokens)
   np.testing.assert_allclose(found, forced, atol=atol)
   assert np.abs(np.asarray(found - forced)).mean() < atol / 4
 
@@ -252,8 +265,12 @@ def test_other_configurations(changes, atol):
 def test_logits_beyond_the_vocabulary_are_cut_off():
   pair = fakes.standard_pair()
   model = flax_model.t5_model(pair.module, vocab_size=13)
-  state = model.init(pair.target_params, fakes.prompts(1), 8)
-  assert model.score(pair.target_params, state, jnp.array([[0]]), topology.chain(1))[0].logits.shape == (1, 1, 13)
+
+  def run(params, prompt, tokens):
+    return model.score(params, model.init(params, prompt, 8), tokens, topology.chain(1))[0].logits
+
+  shape = jax.eval_shape(run, pair.target_params, fakes.prompts(1), jnp.array([[0]]))
+  assert shape.shape == (1, 1, 13)
   with pytest.raises(ValueError, match="17 pieces.*16 logits"):
     flax_model.t5_model(pair.module, vocab_size=17)
 
