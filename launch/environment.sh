@@ -81,7 +81,10 @@ prepare_environment() {
   environment_is_good "$extra" && return
   (
     # One installation at a time: all of them write the metadata of this checkout.
-    if command -v flock >/dev/null; then flock 9; fi
+    if command -v flock >/dev/null && ! flock --nonblock 9; then
+      say "waiting for another installation from this checkout"
+      flock 9
+    fi
     environment_is_good "$extra" && exit 0
     if ! python_fits "$VENV_PYTHON"; then
       if [[ -e "$VENV" && ! -e "$VENV/pyvenv.cfg" && -n "$(ls -A "$VENV")" ]]; then

@@ -7,6 +7,7 @@ use dynamic registration: they import what they configure.
 
 from collections.abc import Sequence
 import importlib
+import importlib.util  # gin uses it and does not import it
 import inspect
 import logging as std_logging
 import os

@@ -1,9 +1,9 @@
-"""Models whose right answer is known, and their laws in NumPy.
+"""Models whose right answer is known.
 
 `table_model` looks its next-token logits up by the decoder prefix, so that the
-law of any output can be enumerated. `t5_pair` is a tiny random T5 and a draft
-that often agrees with it. The oracles (`numpy_law`, `sequence_law`) sort where
-the library bisects, work in float64 and share no code with it.
+law of any output can be enumerated (`oracles`). `t5_pair` is a tiny random T5
+and a draft that often agrees with it. `table_run` and `standard_run` decode
+with one step and one set of shapes each, which compile once in a process.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy import stats
 
 from specdec import loop
 from specdec import recipes
@@ -25,9 +24,9 @@ from specdec.interfaces import LanguageModel, Law, Params, Prompt, Scores, Step
 from specdec.networks.t5 import T5, T5Config
 from specdec.probability import transforms
 from specdec.step import speculative_step
+from tests import oracles
 
-EOS = 1
-GREEDY = 1e-4  # T5X's MIN_TEMPERATURE, written down a second time on purpose.
+EOS = oracles.EOS
 
 
 # --- A model that is a table -------------------------------------------------
@@ -117,6 +116,17 @@ def random_tables(seed: int, vocab: int, depth: int, scale: float = 1.5, noise: 
   return np.float32(target), np.float32(draft)
 
 
+def table_law(table: np.ndarray, **settings) -> Callable[[tuple], np.ndarray]:
+  """`next_law` of one table [entries, V] under sampling settings."""
+  entries, vocab = table.shape
+  return lambda tokens: oracles.numpy_law(table[prefix_number(tokens, vocab, entries)], **settings)
+
+
+def settings(batch: int, **values) -> transforms.Sampling:
+  """`transforms.sampling`, under a name that does not hide a module."""
+  return transforms.sampling(batch, **values)
+
+
 def prompts(batch: int, first_token=0, encoder_length: int = 1, prefix=((0,),), prefix_length=None) -> Prompt:
   """[B] requests without padding: `first_token` a row, then twos; `prefix` [1 or B, P]."""
   tokens = np.full((batch, encoder_length), 2, np.int32)
@@ -195,187 +205,6 @@ def nan_embedding(module: T5, variables, token: int):
 def encoder_rows(batch: int, length: int, vocab: int, seed: int = 0) -> np.ndarray:
   """[B, S] random pieces, no special ones among them."""
   return np.random.default_rng(seed).integers(2, vocab, (batch, length)).astype(np.int32)
-
-
-# --- The laws in NumPy -------------------------------------------------------
-
-
-def numpy_keep(logits: np.ndarray, top_k: int = 0, top_p: float = 0.0) -> np.ndarray:
-  """Which of [V] survive top-k and then top-p, ties kept; by sorting."""
-  keep = logits > -np.inf
-  if top_k > 0:
-    keep &= logits >= np.sort(logits)[-min(top_k, len(logits))]
-  if top_p > 0:
-    weight = np.where(keep, np.exp(logits - logits.max()), 0.0)
-    weight /= weight.sum()
-    order = np.argsort(-weight, kind="stable")
-    mass = np.cumsum(weight[order])
-    enough = np.flatnonzero(mass >= top_p)
-    if len(enough):
-      keep &= logits >= logits[order[enough[0]]]
-  return keep
-
-
-def numpy_law(logits, temperature: float = 1.0, top_k: int = 0, top_p: float = 0.0) -> np.ndarray:
-  """Next-token law [V] in float64: temperature, top-k, top-p; greedy is the first argmax."""
-  logits = np.asarray(logits, np.float64)
-  if temperature <= GREEDY:
-    return np.eye(len(logits))[np.argmax(logits)]
-  tempered = logits / temperature
-  weight = np.where(numpy_keep(tempered, top_k, top_p), np.exp(tempered - tempered.max()), 0.0)
-  return weight / weight.sum()
-
-
-def numpy_process(logits, prefix: Sequence[int], new_tokens: int, eos: int = EOS, min_length=0, penalty=1.0, banned=()):
-  """Logits [V] after penalty, bans and minimum length; `prefix` is every token of the decoder so far."""
-  out = np.array(logits, np.float64)
-  for token in set(prefix):
-    out[token] = out[token] / penalty if out[token] > 0 else out[token] * penalty
-  for token in banned:
-    out[token] = -np.inf
-  if new_tokens < min_length:
-    out[eos] = -np.inf
-  return out
-
-
-def sequence_law(next_law: Callable[[tuple], np.ndarray], cap: int, eos: int = EOS) -> dict[tuple, float]:
-  """The law of whole outputs: `next_law(tokens so far) -> [V]`, until EOS or `cap` tokens."""
-  done = {}
-
-  def walk(tokens, mass):
-    if len(tokens) == cap or (tokens and tokens[-1] == eos):
-      done[tokens] = done.get(tokens, 0.0) + mass
-      return
-    for token, p in enumerate(next_law(tokens)):
-      if p > 0:
-        walk((*tokens, token), mass * p)
-
-  walk((), 1.0)
-  return done
-
-
-def table_law(table: np.ndarray, **settings) -> Callable[[tuple], np.ndarray]:
-  """`next_law` of one table [entries, V] under sampling settings."""
-  entries, vocab = table.shape
-  return lambda tokens: numpy_law(table[prefix_number(tokens, vocab, entries)], **settings)
-
-
-# --- Statistics --------------------------------------------------------------
-
-
-def outputs(tokens, lengths) -> list[tuple]:
-  """The output of each row as a tuple."""
-  return [tuple(row[:n].tolist()) for row, n in zip(np.asarray(tokens), np.asarray(lengths))]
-
-
-def counts(rows: Sequence[tuple]) -> dict[tuple, int]:
-  """How often each output came."""
-  found = {}
-  for row in rows:
-    found[row] = found.get(row, 0) + 1
-  return found
-
-
-def p_value_against(law: dict[tuple, float], rows: Sequence[tuple]) -> float:
-  """Chi-square of samples against an exact law; outputs expected fewer than 5 times share one bin."""
-  found = counts(rows)
-  impossible = [row for row in found if law.get(row, 0.0) < 1e-9]
-  assert not impossible, f"emitted, though it has probability 0: {impossible[:3]}"
-  expected, observed, rest = [], [], [0.0, 0]
-  for row, p in law.items():
-    if p * len(rows) >= 5:
-      expected.append(p * len(rows))
-      observed.append(found.get(row, 0))
-    else:
-      rest[0] += p * len(rows)
-      rest[1] += found.get(row, 0)
-  if rest[0] >= 1:
-    expected.append(rest[0])
-    observed.append(rest[1])
-  else:  # Too rare for a bin of its own.
-    expected[-1] += rest[0]
-    observed[-1] += rest[1]
-  if len(expected) == 1:
-    return 1.0
-  return float(stats.chisquare(observed, np.array(expected) * sum(observed) / sum(expected)).pvalue)
-
-
-def p_value_between(one: Sequence[tuple], other: Sequence[tuple]) -> float:
-  """Chi-square of two samples against each other; outputs seen fewer than 10 times share one bin."""
-  ours, theirs = counts(one), counts(other)
-  table, rest = [], [0, 0]
-  for row in ours.keys() | theirs.keys():
-    pair = [ours.get(row, 0), theirs.get(row, 0)]
-    if sum(pair) >= 10:
-      table.append(pair)
-    else:
-      rest = [rest[0] + pair[0], rest[1] + pair[1]]
-  if sum(rest):
-    table.append(rest)
-  if len(table) < 2:
-    return 1.0
-  return float(stats.chi2_contingency(np.array(table).T, correction=False).pvalue)
-
-
-def settings(batch: int, **values) -> transforms.Sampling:
-  """`transforms.sampling`, under a name that does not hide a module."""
-  return transforms.sampling(batch, **values)
-
-
-# --- Exact integration over uniforms -------------------------------------------
-
-
-def cells(edges: Sequence[np.ndarray], points: int, generator) -> tuple[np.ndarray, np.ndarray]:
-  """Cuts the unit cube at `edges`, one array of cuts a dimension, and picks points in every cell.
-
-  Returns:
-    Volumes [C], and points [C, points, D] float32, none so near a cut that
-    float32 could take it for one beyond. Cells narrower than that are left out:
-    the volumes then sum to less than 1, which the caller must check.
-  """
-  lows, widths = [], []
-  for cuts in edges:
-    cuts = np.unique(np.clip(np.concatenate([[0.0, 1.0], cuts]), 0, 1))
-    width = np.diff(cuts)
-    wide = width > 1e-6
-    lows.append(cuts[:-1][wide])
-    widths.append(width[wide])
-  grid = lambda parts: np.stack([x.ravel() for x in np.meshgrid(*parts, indexing="ij")], axis=-1)
-  low, width = grid(lows), grid(widths)
-  margin = np.minimum(4e-7, width / 3)[:, None]
-  inside = generator.uniform(size=(len(low), points, len(edges)))
-  return width.prod(axis=1), np.float32(low[:, None] + margin + inside * (width[:, None] - 2 * margin))
-
-
-def accept_edges(drafted: Sequence[int], p: np.ndarray, q: np.ndarray, lenience: float = 1.0) -> list[np.ndarray]:
-  """Where the answer of speculative sampling may change: cuts of each of its G + 1 uniforms.
-
-  Args:
-    drafted: G tokens.
-    p: [G + 1, V] float64, the target's law before each of them and after the last.
-    q: [G, V] float64, the draft's.
-    lenience: l.
-  """
-  edges = [np.array([p[i, x] / (lenience * q[i, x])]) for i, x in enumerate(drafted)]
-  final = []
-  for i in range(len(p)):
-    rest = np.maximum(p[i] - lenience * q[i], 0) if i < len(q) else p[i]
-    rest = rest if rest.sum() > 1e-9 else p[i]
-    final.append(np.cumsum(rest)[:-1] / rest.sum())
-  return [*edges, np.concatenate(final)]
-
-
-def continued(law: dict[tuple, float], next_law: Callable[[tuple], np.ndarray], length: int) -> dict[tuple, float]:
-  """The law of `length` tokens when those that `law` leaves open are drawn from `next_law`."""
-  done = {}
-  for tokens, mass in law.items():
-    if len(tokens) >= length:
-      done[tokens[:length]] = done.get(tokens[:length], 0.0) + mass
-    else:
-      longer = {(*tokens, x): mass * p for x, p in enumerate(next_law(tokens)) if p > 0}
-      for key, value in continued(longer, next_law, length).items():
-        done[key] = done.get(key, 0.0) + value
-  return done
 
 
 # --- One pair for many tests: the same step and shapes compile once in a process -----
@@ -459,8 +288,8 @@ def same_tables(logits):
 
 
 def table_run(
-    target, draft=None, gamma=3, eos=EOS, key=0, rows=None, prefix=((0,) * TABLE_PREFIX,), prefix_length=1, limit=TABLE_CAP,
-    **setting,
+    target, draft=None, gamma=3, eos=EOS, key=0, rows=None, prefix=((0,) * TABLE_PREFIX,), prefix_length=1,
+    limit=TABLE_CAP, **setting,
 ):  # fmt: skip
   """`loop.generate` over 64 rows and their tables; row b uses table b % 16 unless `rows` says otherwise.
 
@@ -482,7 +311,7 @@ def greedy_walk(table, cap, eos=EOS, prefix=(), **setting) -> tuple:
   out = []
   while len(out) < cap and (not out or out[-1] != eos):
     entry = table[prefix_number([*prefix, *out], table.shape[1], len(table))]
-    out.append(int(np.argmax(numpy_process(entry, [0, *prefix, *out], len(out), eos, **setting))))
+    out.append(int(np.argmax(oracles.numpy_process(entry, [0, *prefix, *out], len(out), eos, **setting))))
   return tuple(out)
 
 
@@ -494,7 +323,8 @@ def temperature_transform(logits, tokens, tree, context) -> Law:
   logits = logits.astype(jnp.float32)
   temperature = context.sampling.temperature[:, None, None]
   greedy = jnp.log(jax.nn.one_hot(jnp.argmax(logits, axis=-1), logits.shape[-1]))
-  return Law(jnp.where(temperature <= GREEDY, greedy, jax.nn.log_softmax(logits / jnp.maximum(temperature, GREEDY))), logits)
+  sampled = jax.nn.log_softmax(logits / jnp.maximum(temperature, oracles.GREEDY))
+  return Law(jnp.where(temperature <= oracles.GREEDY, greedy, sampled), logits)
 
 
 def simple_step(pair: T5Pair, gamma: int, rule=rejection) -> Step:

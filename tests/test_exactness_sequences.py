@@ -1,7 +1,7 @@
 """Whole sampled outputs follow the target's law: chi-square against its enumeration and against the plain decoder.
 
 The law of every output, with EOS and length caps, is enumerated in NumPy from
-the target's conditionals (`fakes`): for tables exactly, for a T5 from teacher-
+the target's conditionals (`oracles`): for tables exactly, for a T5 from teacher-
 forced logits of every prefix. Each group of settings has 4096 rows of one
 `generate` call. Seeds are fixed. False alarms: an exact sampler fails one
 chi-square with probability `LEVEL` = 1e-6, and so, over the fewer than 100 that
@@ -20,13 +20,15 @@ from specdec import loop
 from specdec import recipes
 from specdec.interfaces import Params
 from tests import fakes
+from tests import oracles
 
 LEVEL = 1e-6
 ROWS = 4096
 V, CAP = 4, 4
 
 # Groups: what `fakes.settings` takes, and `table`, `prefix` (after BOS) and `limit`.
-TRANSFORMS = [dict(temperature=t, **masks) for t in (0.5, 1.0, 2.0) for masks in (dict(), dict(top_k=2), dict(top_p=0.8))]
+MASKS = [dict(), dict(top_k=2), dict(top_p=0.8)]
+TRANSFORMS = [dict(temperature=t, **masks) for t in (0.5, 1.0, 2.0) for masks in MASKS]
 REQUESTS = [
     dict(temperature=1.0, prefix=(3,), limit=3),
     dict(temperature=2.0, top_k=3, prefix=(2,), limit=2),
@@ -42,11 +44,12 @@ OTHERS = [dict(temperature=1.0, table=3), dict(temperature=1.1)]
 
 @functools.cache
 def tables():
-  """Target and draft: 0 ordinary, 1 with a draft that is NaN after a third of the prefixes, 2 after all, 3 the draft itself."""
+  """Target and draft: 0 ordinary; 1 a draft that is NaN after a third of the prefixes; 2 after all; 3 the draft twice."""
   target, draft = fakes.random_tables(21, V, CAP + 1)
   broken = draft.copy()
   broken[:, ::3] = np.nan
-  return np.concatenate([target, target, target, draft]), np.concatenate([draft, broken, np.full_like(draft, np.nan), draft])
+  nan = np.full_like(draft, np.nan)
+  return np.concatenate([target, target, target, draft]), np.concatenate([draft, broken, nan, draft])
 
 
 def law_of(group):
@@ -57,13 +60,13 @@ def law_of(group):
 
   def next_law(tokens):
     entry = table[fakes.prefix_number(prefix + tokens, V, len(table))]
-    logits = fakes.numpy_process(
+    logits = oracles.numpy_process(
         entry, (0, *prefix, *tokens), len(tokens), fakes.EOS, group.get("min_length", 0),
         group.get("repetition_penalty", 1.0), group.get("banned", ()),
     )  # fmt: skip
-    return fakes.numpy_law(logits, **settings)
+    return oracles.numpy_law(logits, **settings)
 
-  law = fakes.sequence_law(next_law, group.get("limit", CAP))
+  law = oracles.sequence_law(next_law, group.get("limit", CAP))
   assert abs(sum(law.values()) - 1) < 1e-9
   return law
 
@@ -87,7 +90,7 @@ def run(gamma, seed):
       fakes.table_step(gamma), jax.random.key(seed), fakes.table_params(*tables()), prompt, settings, CAP,
       jnp.asarray(column("limit", CAP), jnp.int32),
   )  # fmt: skip
-  rows = fakes.outputs(out.tokens, out.lengths)
+  rows = oracles.outputs(out.tokens, out.lengths)
   by_group = lambda x: np.asarray(x).reshape(len(groups), ROWS, *np.shape(x)[1:])
   return [rows[i : i + ROWS] for i in range(0, batch, ROWS)], jax.tree.map(by_group, out.statistics)
 
@@ -100,9 +103,9 @@ def name_of(group):
 def test_outputs_follow_the_enumerated_law_and_the_plain_decoder(index):
   law = law_of(GROUPS[index])
   ours, theirs = run(2, 0)[0][index], run(0, 1)[0][index]
-  assert fakes.p_value_against(law, ours) > LEVEL
-  assert fakes.p_value_against(law, theirs) > LEVEL
-  assert fakes.p_value_between(ours, theirs) > LEVEL
+  assert oracles.p_value_against(law, ours) > LEVEL
+  assert oracles.p_value_against(law, theirs) > LEVEL
+  assert oracles.p_value_between(ours, theirs) > LEVEL
 
 
 def test_the_outputs_took_several_steps_with_drafts_kept_and_rejected():
@@ -119,10 +122,10 @@ def test_the_chi_square_sees_a_sampler_that_is_slightly_off():
   """It fails for draws from the draft, and for T = 1.1 in place of 1."""
   law = law_of(dict(temperature=1.0))
   outputs, _ = run(0, 1)
-  assert fakes.p_value_against(law, outputs[-2]) < LEVEL
-  assert fakes.p_value_against(law, outputs[-1]) < LEVEL
+  assert oracles.p_value_against(law, outputs[-2]) < LEVEL
+  assert oracles.p_value_against(law, outputs[-1]) < LEVEL
   ours, _ = run(2, 0)
-  assert fakes.p_value_between(outputs[-2], ours[1 * len(TRANSFORMS) // 3]) < LEVEL
+  assert oracles.p_value_between(outputs[-2], ours[TRANSFORMS.index(dict(temperature=1.0))]) < LEVEL
 
 
 # --- T5 --------------------------------------------------------------------------
@@ -154,12 +157,12 @@ def test_a_t5_follows_its_teacher_forced_law_and_the_plain_decoder():
   outputs = []
   for step in (recipes.leviathan(pair.target, pair.draft, 2), recipes.autoregressive(pair.target)):
     out = loop.generate(step, jax.random.key(len(outputs)), params, prompt, sampling, 3)
-    outputs.append(fakes.outputs(out.tokens, out.lengths))
+    outputs.append(oracles.outputs(out.tokens, out.lengths))
     if step.size:
       assert (np.asarray(out.statistics.histogram).sum(0) > 500).all()
   for i, setting in enumerate(settings):
-    law = fakes.sequence_law(lambda tokens: fakes.numpy_law(table[tokens], **setting), 3)
+    law = oracles.sequence_law(lambda tokens: oracles.numpy_law(table[tokens], **setting), 3)
     ours, theirs = (rows[i * ROWS : (i + 1) * ROWS] for rows in outputs)
-    assert fakes.p_value_against(law, ours) > LEVEL, setting
-    assert fakes.p_value_against(law, theirs) > LEVEL, setting
-    assert fakes.p_value_between(ours, theirs) > LEVEL, setting
+    assert oracles.p_value_against(law, ours) > LEVEL, setting
+    assert oracles.p_value_against(law, theirs) > LEVEL, setting
+    assert oracles.p_value_between(ours, theirs) > LEVEL, setting

@@ -20,6 +20,7 @@ from specdec.adapters import flax_model
 from specdec.interfaces import Params, Prompt
 from specdec.networks.t5 import T5, T5Config
 from tests import fakes
+from tests import oracles
 
 from_t5x = pytest.importorskip("specdec.checkpoints.from_t5x")
 SHARED = pathlib.Path(__file__).parents[2] / "shared" / "t5x_fixtures"
@@ -70,7 +71,7 @@ def decode(arrays, target, draft=None, steps=None, prompt=None, eos=1, params=No
       jnp.asarray(limit, jnp.int32),
   )  # fmt: skip
   decodes = np.zeros((batch, length), np.int32)
-  for row, new in enumerate(fakes.outputs(out.tokens, out.lengths)):
+  for row, new in enumerate(oracles.outputs(out.tokens, out.lengths)):
     whole = (*prefix[row, 1 : 1 + given[row]], *new)
     decodes[row, : len(whole)] = whole
   return decodes, out
@@ -124,7 +125,7 @@ def test_pad_is_an_ordinary_token():
   params = Params(flax_model.prepare(model("target")[0], variables), model("draft")[1])
   decodes, out = decode(reference("target"), "target", "draft", params=params)
   np.testing.assert_array_equal(decodes, arrays["decodes"])
-  assert any(0 in row for row in fakes.outputs(out.tokens, out.lengths))
+  assert any(0 in row for row in oracles.outputs(out.tokens, out.lengths))
 
 
 def test_a_trained_pair():

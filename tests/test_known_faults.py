@@ -2,7 +2,7 @@
 
 A test is named after the library and the number of the report. Laws are exact:
 the uniforms' cube is cut where NumPy says that the answer changes, and the real
-functions are asked in every cell (`fakes.cells`).
+functions are asked in every cell (`oracles.cells`).
 """
 
 import dataclasses
@@ -27,6 +27,7 @@ from specdec.probability import transforms
 from specdec.step import speculative_step
 from specdec.trees import topology
 from tests import fakes
+from tests import oracles
 
 KEY = jax.random.key(3)
 decide = jax.jit(rejection.decide)
@@ -51,7 +52,7 @@ def law_of_rule(drafts, p, q, told):
   for tokens, mass in drafts.items():
     ps = np.stack([p(tokens[:i]) for i in range(len(tokens) + 1)])
     qs = np.stack([told(tokens[:i]) for i in range(len(tokens))])
-    volumes, points = fakes.cells(fakes.accept_edges(tokens, ps, qs), 2, np.random.default_rng(0))
+    volumes, points = oracles.cells(oracles.accept_edges(tokens, ps, qs), 2, np.random.default_rng(0))
     points = points.reshape(-1, len(tokens) + 1)
     batch = len(points)
     many = lambda x: jnp.broadcast_to(jnp.asarray(x), (batch, *np.shape(x)))
@@ -127,7 +128,7 @@ def test_vllm_ascend_7807_both_tokens_of_a_block_jointly():
   target = lambda t: np.array(p.get(t, [0.5, 0.5]))
   draft = lambda t: np.array(q[t])
   drafts = {(a, b): q[()][a] * q[(a,)][b] for a, b in itertools.product(range(2), repeat=2)}
-  found = fakes.continued(law_of_rule(drafts, target, "q", draft), target, 2)
+  found = oracles.continued(law_of_rule(drafts, target, "q", draft), target, 2)
   for a, b in drafts:
     np.testing.assert_allclose(found[(a, b)], p[()][a] * p[(a,)][b], atol=1e-6)
 
@@ -148,7 +149,8 @@ def test_automodel_3627_temperature_near_zero():
       assert tuple(out.tokens[row].tolist()) == expected and out.stop[row] == StopCode.LENGTH
   logits = jnp.array([[[-1e4, 1e4, 9.9e3, 1e4]]], jnp.bfloat16)
   settings = transforms.sampling(1, temperature=1e-6)
-  law = transforms.to_law(transforms.process(logits, settings, transforms.Prefix(jnp.zeros((1, 1), jnp.int32)), 1), settings)
+  processed = transforms.process(logits, settings, transforms.Prefix(jnp.zeros((1, 1), jnp.int32)), fakes.EOS)
+  law = transforms.to_law(processed, settings)
   assert np.exp(law).tolist() == [[[0, 1, 0, 0]]]
 
 
@@ -162,8 +164,8 @@ def test_transformers_19839_and_18976_edges_of_top_p(top_p, kept):
 def test_order_of_transforms_is_one_for_plain_and_speculative_decoding():
   """T = 2 with top-p .8: temperature comes first, which keeps 2 tokens here; top-p first would keep 1."""
   logits = log([0.85, 0.1, 0.04, 0.01])
-  expected = fakes.numpy_law(logits, 2.0, 0, 0.8)
-  assert (expected > 0).sum() == 2 and fakes.numpy_keep(logits, top_p=0.8).sum() == 1
+  expected = oracles.numpy_law(logits, 2.0, 0, 0.8)
+  assert (expected > 0).sum() == 2 and oracles.numpy_keep(logits, top_p=0.8).sum() == 1
   for gamma in (3, 0):
     out = fakes.table_run(fakes.same_tables(logits), gamma=gamma, eos=-1, temperature=2.0, top_p=0.8)
     share = np.bincount(np.asarray(out.tokens).ravel(), minlength=4) / out.tokens.size
@@ -176,7 +178,7 @@ def test_order_of_transforms_is_one_for_plain_and_speculative_decoding():
 
 
 def test_transformers_47912_and_vllm_56101_eos_in_the_middle_of_a_block():
-  """Decode greedily, then declare a token that this produced to be EOS: the output stops there, and so do the counts."""
+  """Decode greedily, then declare a token that this produced to be EOS: the output and the counts stop there."""
   target, draft = fakes.noisy_tables(8, noise=0.7)
   cap, eos = fakes.TABLE_CAP, fakes.EOS
   free = fakes.table_run(target, draft, eos=-1)
@@ -317,9 +319,10 @@ def test_transformers_36293_padding_of_the_encoder_is_not_seen():
     start = i % 5
     tokens[i, start : start + 4], mask[i, start : start + 4] = row, True
   prompt = fakes.standard_prompt()._replace(tokens=jnp.asarray(tokens), mask=jnp.asarray(mask))
-  out = fakes.standard_run(prompt, jnp.broadcast_to(KEY, (8,)), temperature=1.0)
+  keys = jnp.broadcast_to(KEY, (8,))
+  out = fakes.standard_run(prompt, keys, temperature=1.0)
   np.testing.assert_array_equal(out.tokens, np.broadcast_to(out.tokens[:1], out.tokens.shape))
-  unmasked = fakes.standard_run(prompt._replace(mask=jnp.ones((8, 8), bool)), jnp.broadcast_to(KEY, (8,)), temperature=1.0)
+  unmasked = fakes.standard_run(prompt._replace(mask=jnp.ones((8, 8), bool)), keys, temperature=1.0)
   assert (unmasked.tokens != out.tokens).any()
 
 

@@ -16,6 +16,7 @@ import pytest
 from specdec import loop
 from specdec.interfaces import StopCode
 from tests import fakes
+from tests import oracles
 
 FAR = -1  # An EOS that no model emits.
 V, ROWS, CAP = fakes.VOCAB, fakes.TABLE_ROWS, fakes.TABLE_CAP
@@ -110,7 +111,7 @@ def test_a_block_longer_than_the_limit_is_cut(tables, gamma):
   limit = np.resize([1, 2, 3, 0, 4, 12, 99, -2, 11], ROWS)
   out = fakes.table_run(target, gamma=gamma, eos=FAR, limit=limit)
   room = np.clip(limit, 0, CAP)
-  for row, tokens in enumerate(fakes.outputs(out.tokens, out.lengths)):
+  for row, tokens in enumerate(oracles.outputs(out.tokens, out.lengths)):
     assert tokens == fakes.greedy_walk(target[TABLE_OF[row]], room[row], FAR), row
   assert (out.stop == StopCode.LENGTH).all()
   np.testing.assert_array_equal(out.statistics.steps, -(-room // (gamma + 1)))
@@ -124,7 +125,7 @@ def test_an_output_shorter_than_a_block(tables):
       fakes.table_step(10, FAR), jax.random.key(0), fakes.table_params(target), fakes.prompts(16, np.arange(16)),
       fakes.settings(16), 1,
   )  # fmt: skip
-  assert fakes.outputs(out.tokens, out.lengths) == [fakes.greedy_walk(table, 1, FAR) for table in target]
+  assert oracles.outputs(out.tokens, out.lengths) == [fakes.greedy_walk(table, 1, FAR) for table in target]
 
 
 def test_eos_at_every_place_of_a_block():
@@ -135,7 +136,7 @@ def test_eos_at_every_place_of_a_block():
   for k in range(CAP):
     target[k, fakes.prefix_number([0] * k, V, fakes.ENTRIES), fakes.EOS] = 2  # … EOS after k of them.
   out = fakes.table_run(target, rows=rows)
-  assert fakes.outputs(out.tokens, out.lengths) == [(0,) * k + (1,) for k in rows]
+  assert oracles.outputs(out.tokens, out.lengths) == [(0,) * k + (1,) for k in rows]
   assert (out.stop == StopCode.EOS).all()
   np.testing.assert_array_equal(out.statistics.committed, rows + 1)
   np.testing.assert_array_equal(out.statistics.steps, rows // 4 + 1)
@@ -150,7 +151,7 @@ def test_prefixes_of_mixed_lengths(tables):
   length = np.resize([1, 2, 3, 4], ROWS)
   for gamma in (3, 0):
     out = fakes.table_run(target, draft, gamma, prefix=prefix, prefix_length=length)
-    for row, tokens in enumerate(fakes.outputs(out.tokens, out.lengths)):
+    for row, tokens in enumerate(oracles.outputs(out.tokens, out.lengths)):
       given = prefix[row, 1 : length[row]].tolist()
       assert tokens == fakes.greedy_walk(target[TABLE_OF[row]], CAP, prefix=given), (gamma, row)
 
@@ -168,7 +169,7 @@ def test_penalties_and_bans_are_pure_functions_of_the_prefix(tables):
   prefix[:, 0] = 0
   runs = [fakes.table_run(target, draft, gamma, prefix=prefix, prefix_length=2, **setting) for gamma in (3, 0)]
   changed = 0
-  for row, tokens in enumerate(fakes.outputs(runs[0].tokens, runs[0].lengths)):
+  for row, tokens in enumerate(oracles.outputs(runs[0].tokens, runs[0].lengths)):
     one = dict(
         min_length=setting["min_length"][row], penalty=setting["repetition_penalty"][row],
         banned=np.flatnonzero(setting["banned"][row]),
@@ -273,8 +274,9 @@ def test_one_compilation_for_every_setting(caplog):
   size = loop.generate._cache_size()
   with jax.log_compiles(), caplog.at_level("DEBUG"):
     for i, setting in enumerate([
-        dict(temperature=0.0), dict(temperature=2.0), dict(temperature=[0.0, 1.0] * 4), dict(temperature=1.0, top_p=0.9),
-        dict(temperature=1.0, top_k=5), dict(temperature=1.0, top_k=3, top_p=0.5, lenience=0.5), dict(lenience=0.3),
+        dict(temperature=0.0), dict(temperature=2.0), dict(temperature=[0.0, 1.0] * 4),
+        dict(temperature=1.0, top_p=0.9), dict(temperature=1.0, top_k=5), dict(lenience=0.3),
+        dict(temperature=1.0, top_k=3, top_p=0.5, lenience=0.5),
     ]):  # fmt: skip
       limit = np.resize([20, 3, i], 8)
       out = fakes.standard_run(fakes.standard_prompt(i), jax.random.key(i), limit=limit, **setting)

@@ -19,6 +19,7 @@ from specdec import recipes
 from specdec.interfaces import Params, StopCode
 from specdec.probability import sampling as draw
 from tests import fakes
+from tests import oracles
 
 SIZE = 1024  # Rows of a call.
 NEVER = -1  # An EOS that no model emits.
@@ -49,7 +50,7 @@ def law_of_step(run, p, q, tables, prompt, setting, gamma, vocab):
     if mass == 0:
       continue
     ps = np.stack([p(tokens[:i]) for i in range(gamma + 1)])
-    volumes, inside = fakes.cells(fakes.accept_edges(tokens, ps, qs), points, generator)
+    volumes, inside = oracles.cells(oracles.accept_edges(tokens, ps, qs), points, generator)
     assert 1 - volumes.sum() < 2e-7
     low = np.array([qs[i, :x].sum() for i, x in enumerate(tokens)])
     width = np.array([qs[i, x] for i, x in enumerate(tokens)])
@@ -68,7 +69,7 @@ def law_of_step(run, p, q, tables, prompt, setting, gamma, vocab):
     infos.append(jax.tree.map(np.asarray, run(pad(drafting), pad(accepting), tables, prompt, setting)))
   info = jax.tree.map(lambda *x: np.concatenate(x)[: len(drafting)], *infos)
   np.testing.assert_array_equal(info.draft, np.repeat(drafts, points, axis=0))
-  outputs = fakes.outputs(info.tokens, info.committed)
+  outputs = oracles.outputs(info.tokens, info.committed)
   np.testing.assert_array_equal(info.accepted, info.committed - 1)
   law = {}
   for i, m in enumerate(mass):
@@ -99,7 +100,7 @@ def test_law_of_a_block_is_the_target_s(vocab, gamma):
     tables = Params(jnp.asarray(target), jnp.asarray(draft))
     law = law_of_step(run, p, q, tables, prompt, fakes.settings(SIZE, **setting), gamma, vocab)
     for length in range(1, gamma + 2):
-      found = fakes.continued(law, p, length)
+      found = oracles.continued(law, p, length)
       for tokens in itertools.product(range(vocab), repeat=length):
         exact = np.prod([p(tokens[:i])[x] for i, x in enumerate(tokens)])
         assert abs(found.get(tokens, 0.0) - exact) < 1e-6, (setting, tokens)
@@ -164,10 +165,10 @@ def test_caches_after_a_rejection_equal_caches_from_scratch(forced, after):
 
 def test_cross_attention_is_not_touched_by_a_rejection(forced):
   _, states, _ = forced
+  cross = lambda model: (model.cross_keys, model.cross_values, model.cross_bias)
   for state in states[1:]:
-    for name in ("cross_keys", "cross_values", "cross_bias"):
-      jax.tree.map(np.testing.assert_array_equal, getattr(state.target, name), getattr(states[0].target, name))
-      jax.tree.map(np.testing.assert_array_equal, getattr(state.draft.model, name), getattr(states[0].draft.model, name))
+    jax.tree.map(np.testing.assert_array_equal, cross(state.target), cross(states[0].target))
+    jax.tree.map(np.testing.assert_array_equal, cross(state.draft.model), cross(states[0].draft.model))
 
 
 # --- What a step reports ---------------------------------------------------------

@@ -53,8 +53,8 @@ def rms_norm(x: Array, scale: Array, axis: int = -1, epsilon: float = 1e-6) -> A
 
   Example:
     >>> import jax.numpy as jnp
-    >>> rms_norm(jnp.array([3., 4.]), jnp.ones(2)).round(3).tolist()
-    [0.8489999771118164, 1.1319999694824219]
+    >>> [round(float(x), 3) for x in rms_norm(jnp.array([3., 4.]), jnp.ones(2))]
+    [0.849, 1.131]
 
   Source: Zhang and Sennrich 2019, "Root mean square layer normalization".
   """

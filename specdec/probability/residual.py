@@ -21,8 +21,8 @@ def residual_mass(p: Array, q: Array) -> Array:
 
   Example:
     >>> import jax.numpy as jnp
-    >>> residual_mass(jnp.array([.5, .5, 0.]), jnp.array([.9, .1, 0.])).round(2).tolist()
-    [0.0, 0.4000000059604645, 0.0]
+    >>> [round(float(x), 2) for x in residual_mass(jnp.array([.5, .5, 0.]), jnp.array([.9, .1, 0.]))]
+    [0.0, 0.4, 0.0]
 
   Source: Leviathan et al. 2023, Algorithm 1 and A.1.
   """

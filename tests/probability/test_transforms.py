@@ -1,7 +1,7 @@
 """`probability.transforms` against NumPy that sorts, and against what T5X kept.
 
 T5X's masks stand in `reference/masks.npz` of the T5X fixtures; where those are
-missing, the oracle of `fakes` says the same on smaller inputs.
+missing, `oracles` says the same on smaller inputs.
 """
 
 import json
@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from specdec.probability import transforms
-from tests import fakes
+from tests import oracles
 
 SHARED = pathlib.Path(__file__).parents[3] / "shared" / "t5x_fixtures" / "reference"
 shared = pytest.mark.skipif(not SHARED.is_dir(), reason="the full set of T5X fixtures is not beside the repository")
@@ -44,7 +44,7 @@ def law_of(logits, **setting):
 @given(logits=rows_of_logits, k=st.integers(0, V + 2))
 def test_top_k_keeps_what_sorting_keeps(logits, k):
   masked = np.asarray(top_k_mask(jnp.asarray(logits), jnp.int32(k)))
-  np.testing.assert_array_equal(masked, np.where(fakes.numpy_keep(logits, top_k=k), logits, -np.inf))
+  np.testing.assert_array_equal(masked, np.where(oracles.numpy_keep(logits, top_k=k), logits, -np.inf))
 
 
 def away_from_a_cut(logits, p):
@@ -59,7 +59,7 @@ def test_top_p_keeps_what_sorting_keeps(logits, p):
   if not away_from_a_cut(logits, p):
     return
   masked = np.asarray(top_p_mask(jnp.asarray(logits), jnp.float32(p)))
-  np.testing.assert_array_equal(masked, np.where(fakes.numpy_keep(np.float64(logits), top_p=p), logits, -np.inf))
+  np.testing.assert_array_equal(masked, np.where(oracles.numpy_keep(np.float64(logits), top_p=p), logits, -np.inf))
 
 
 @examples
@@ -71,21 +71,23 @@ def test_top_p_keeps_what_sorting_keeps(logits, p):
 )
 def test_law_is_the_oracle_s(logits, temperature, k, p):
   tempered = logits / max(temperature, 1e-4)
-  if not away_from_a_cut(np.where(fakes.numpy_keep(tempered, top_k=k), tempered, -np.inf), p):
+  if not away_from_a_cut(np.where(oracles.numpy_keep(tempered, top_k=k), tempered, -np.inf), p):
     return
   found = law_of(logits, temperature=temperature, top_k=k, top_p=p)
-  np.testing.assert_allclose(found, fakes.numpy_law(logits, temperature, k, p), atol=1e-6)
+  np.testing.assert_allclose(found, oracles.numpy_law(logits, temperature, k, p), atol=1e-6)
   assert (found[logits == -np.inf] == 0).all()
 
 
 def test_rows_have_their_own_settings():
   logits = np.float32(np.random.default_rng(0).normal(size=(6, 2, V)))
-  setting = dict(temperature=[0.0, 1.0, 2.0, 0.5, 1.0, 1e-5], top_k=[3, 0, 2, 0, 4, 1], top_p=[0.5, 0.0, 0.0, 0.8, 0.6, 0.9])
+  setting = dict(
+      temperature=[0.0, 1.0, 2.0, 0.5, 1.0, 1e-5], top_k=[3, 0, 2, 0, 4, 1], top_p=[0.5, 0.0, 0.0, 0.8, 0.6, 0.9]
+  )
   law = np.exp(to_law(logits, transforms.sampling(6, **setting)))
   for row in range(6):
     one = [setting[name][row] for name in ("temperature", "top_k", "top_p")]
     for node in range(2):
-      np.testing.assert_allclose(law[row, node], fakes.numpy_law(logits[row, node], *one), atol=1e-6)
+      np.testing.assert_allclose(law[row, node], oracles.numpy_law(logits[row, node], *one), atol=1e-6)
 
 
 # --- What depends on the prefix --------------------------------------------------
@@ -107,7 +109,7 @@ def test_process_is_the_oracle_s(logits, prefix, new_tokens, min_length, penalty
   row = jnp.asarray(prefix + [V + 3, -1, 2][: 5 - len(prefix)] + [3] * 5)[None, :8]  # Anything, beyond the length.
   seen = seen_tokens(row, jnp.array([len(prefix)]), V)[:, None]
   found = process(logits[None, None], setting, transforms.Prefix(jnp.array([[new_tokens]]), seen), 1)
-  expected = fakes.numpy_process(logits, prefix, new_tokens, 1, min_length, penalty, banned)
+  expected = oracles.numpy_process(logits, prefix, new_tokens, 1, min_length, penalty, banned)
   np.testing.assert_allclose(found[0, 0], expected, rtol=1e-6)
 
 
@@ -154,7 +156,7 @@ def test_top_p_edges(top_p, kept):
     [
         ("temperature", -0.1), ("temperature", np.nan), ("temperature", np.inf), ("temperature", [1.0, 1.0, 1.0]),
         ("top_k", -1), ("top_p", 1.5), ("top_p", -0.1), ("top_p", np.nan), ("lenience", 0.0), ("lenience", 1.1),
-        ("min_length", -1), ("repetition_penalty", 0.0), ("repetition_penalty", np.inf), ("temperature", [[1.0], [1.0]]),
+        ("min_length", -1), ("repetition_penalty", 0.0), ("repetition_penalty", np.inf), ("temperature", [[1.0]] * 2),
     ],
 )  # fmt: skip
 def test_a_setting_out_of_range_is_an_error_that_names_it(name, value):

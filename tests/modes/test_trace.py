@@ -1,0 +1,33 @@
+"""`--mode=trace`: what is drawn is what was decoded."""
+
+import html
+import re
+
+from specdec.modes import decode
+from specdec.modes import trace
+from tests.modes import tiny as lib
+
+SHAPE = dict(gamma=lib.GAMMA, input_lengths=lib.LENGTHS, max_new_tokens=lib.NEW_TOKENS)
+
+
+def test_pictures_show_the_decode(tiny, tmp_path, capsys):
+  source, page = str(tiny.folder / "sentences.txt"), tmp_path / "page.html"
+  trace.trace(tiny.target, tiny.draft, source, str(page), sentences=3, colour=False, **SHAPE)
+  drawn = capsys.readouterr().out.strip("\n").split("\n\n")
+  records = decode.decode(
+      tiny.target, tiny.draft, input=source, output=str(tmp_path / "out.jsonl"), batch_size=4, compare=0, **SHAPE
+  )
+  pieces = tiny.target.vocabulary.pieces()
+  assert len(drawn) == 3
+  for text, record in zip(drawn, records):
+    first, *calls = text.split("\n")
+    assert first == record["inputs"]
+    assert len(calls) == record["steps"]
+    kept = re.sub(r"\{(.*?)\}", r"\1", "\n".join(re.sub(r"\[-.*?-\]", "", call) for call in calls)).replace("\n", "")
+    assert kept == "".join(pieces[i] for i in record["output_ids"]).replace("\u2581", " ")
+    own = sum("{" in call for call in calls)
+    assert record["accepted"] == record["committed"] - own
+  parts = re.findall(r"<h3>(.*?)</h3><pre>(.*?)</pre>", page.read_text(encoding="utf-8"), flags=re.S)
+  assert [html.unescape(title) for title, _ in parts] == [r["inputs"] for r in records[:3]]
+  assert [body.count("\n") for _, body in parts] == [r["steps"] for r in records[:3]]
+  assert sorted(p.name for p in tmp_path.iterdir()) == ["out.jsonl", "page.html"]
