@@ -1,6 +1,7 @@
 """`specdec.main`: flags and gin in, one message and an exit code out."""
 
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -58,16 +59,16 @@ def test_overrides_win(tiny, tmp_path):
 
 def test_search_paths(tiny, tmp_path):
   (tmp_path / "mine.gin").write_text("from __gin__ import dynamic_registration\nM = 3\n")
-  assert call_main("--mode=decode", "--gin_file=mine.gin", f"--gin_search_paths={tmp_path}", "--dry_run") is None
   assert "Unable to open file: mine.gin" in call_main("--mode=decode", "--gin_file=mine.gin", "--dry_run")
+  assert call_main("--mode=decode", "--gin_file=mine.gin", f"--gin_search_paths={tmp_path}", "--dry_run") is None
 
 
 @pytest.mark.parametrize("path", RUNS, ids=lambda path: path.name)
 def test_dry_run_prints_the_resolved_configuration(path, capsys, monkeypatch):
   monkeypatch.setattr(main, "run_mode", lambda *_: pytest.fail("a dry run must not run"))
-  given = ["DATA_DIR", "RUN_DIR", "VOCABULARY_PATH", "TRANSLATIONS", "SOURCES", "REFERENCES", "CHECKPOINT", "EXPORT_DIR"]
   text = "".join(file.read_text(encoding="utf-8") for file in (ROOT / "gin").rglob("*.gin"))
-  bindings = [f"--gin.{name}='given'" for name in given if f"{name} = %gin.REQUIRED" in text]
+  required = sorted(set(re.findall(r"^(\w+) = %gin.REQUIRED$", text, flags=re.MULTILINE)))
+  bindings = [f"--gin.{name}='given'" for name in required]
   assert call_main("--mode=decode", f"--gin_file={path}", *bindings, "--dry_run") is None
   printed = capsys.readouterr().out
   own = [line.split(" = ")[0].strip() for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("  ")]
@@ -92,6 +93,25 @@ def test_bad_configurations(tiny, arguments, message):
   arguments = [a.format(folder=tiny.folder) for a in arguments]
   found = call_main("--mode=decode", f"--gin_file={tiny.gin('decode')}", *arguments)
   assert found.startswith("specdec: ") and message in found
+
+
+def test_errors_that_a_user_can_mend_are_one_message(tiny, monkeypatch):
+  errors = {
+      ValueError("gamma: bad\n  In call to configurable 'f' (<function f at 0x7f>) in scope 'x'"): "specdec: gamma: bad",
+      FileNotFoundError(2, "No such file or directory", "x/out"): "specdec: [Errno 2] No such file or directory: 'x/out'",
+      FloatingPointError("The loss is nan near step 3."): "specdec: The loss is nan near step 3.",
+  }
+  command = ["--mode=decode", f"--gin_file={tiny.gin('decode')}"]
+  raised = []
+  monkeypatch.setattr(main, "run_mode", lambda *_: (_ for _ in ()).throw(raised[-1]))
+  for error, message in errors.items():
+    raised.append(error)
+    assert call_main(*command) == message
+  with pytest.raises(FloatingPointError):  # With the whole trace for those who ask.
+    call_main(*command, "-v=1")
+  raised.append(RuntimeError("ours"))
+  with pytest.raises(RuntimeError, match="ours"):
+    call_main(*command)
 
 
 def test_process_ends_with_one_line_and_a_code():

@@ -3,10 +3,11 @@
 This is the only file that imports seqio (and so TensorFlow).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+import itertools
 import json
 import os
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import seqio
@@ -123,6 +124,13 @@ def jsonl(
   return _register(name, seqio.FunctionDataSource(dataset_fn, splits=sorted(splits)), vocabulary)
 
 
+def _read(task: Task | str, split: str, lengths: Mapping[str, int] | None) -> Iterator[Mapping[str, Any]]:
+  task = seqio.get_mixture_or_task(task) if isinstance(task, str) else task
+  if split not in task.splits:
+    raise ValueError(f"task {task.name}: expected a split among {sorted(task.splits)}, found {split!r}.")
+  return task.get_dataset(lengths, split=split, shuffle=False, num_epochs=1).as_numpy_iterator()
+
+
 def examples(task: Task | str | Sequence[Task], split: str, input_length: int, target_length: int) -> Examples:
   """Reads a split of a task whole, as token ids.
 
@@ -134,14 +142,13 @@ def examples(task: Task | str | Sequence[Task], split: str, input_length: int, t
 
   Returns:
     `Examples` in the order of the files.
+
+  Raises:
+    ValueError: a task has no such split, or its files are bad.
   """
   inputs, targets = [], []
   for one in [task] if isinstance(task, (str, Task)) else task:
-    one = seqio.get_mixture_or_task(one) if isinstance(one, str) else one
-    dataset = one.get_dataset(
-        {"inputs": input_length, "targets": target_length}, split=split, shuffle=False, num_epochs=1
-    )
-    for example in dataset.as_numpy_iterator():
+    for example in _read(one, split, {"inputs": input_length, "targets": target_length}):
       inputs.append(np.asarray(example["inputs"], np.int32))
       targets.append(np.asarray(example["targets"], np.int32))
   return Examples(inputs, targets)
@@ -160,7 +167,7 @@ def texts(task: Task | str, split: str, count: int) -> Texts:
   task = seqio.get_mixture_or_task(task) if isinstance(task, str) else task
   found = [
       [example[f"{key}_pretokenized"].decode() for key in ("inputs", "targets")]
-      for example in task.get_dataset(None, split=split, shuffle=False, num_epochs=1).take(count).as_numpy_iterator()
+      for example in itertools.islice(_read(task, split, None), count)
   ]
   spm = task.output_features["targets"].vocabulary
   inputs, targets = ([pair[i] for pair in found] for i in range(2))

@@ -110,6 +110,12 @@ def test_splits_that_differ(vocabulary):
     tasks.parallel_text("split", vocabulary, {"train": "a"}, {"train": "a", "test": "b"})
 
 
+def test_unknown_split(task):
+  for read in (lambda: tasks.examples(task, "test", 64, 64), lambda: tasks.texts("pairs", "test", 3)):
+    with pytest.raises(ValueError, match=r"task pairs: expected a split among \['train', 'validation'\], found 'test'"):
+      read()
+
+
 def test_sides_of_different_length(folder, vocabulary):
   task = tasks.parallel_text("shift", vocabulary, {"train": "a.de"}, {"train": "b.en.gz"}, str(folder))
   with pytest.raises(ValueError, match="task shift: split 'train' has 3 lines of inputs and 1 of targets"):

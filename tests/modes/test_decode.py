@@ -123,8 +123,8 @@ def test_greedy_speculation_equals_the_plain_decoder(tiny, records, tmp_path):
   assert sum(r["steps"] for r in records[0.0]) < sum(r["steps"] for r in plain)
 
 
-def test_batch_size_does_not_change_tokens(tiny, records, tmp_path):
-  alone = run(tiny, tmp_path / "alone.jsonl", batch_size=1, temperature=1.0)
+def test_batch_size_and_padding_do_not_change_tokens(tiny, records, tmp_path):
+  alone = run(tiny, tmp_path / "alone.jsonl", batch_size=1, temperature=1.0, input_lengths=(24, 48))
   assert tokens(alone) == tokens(records[1.0])
   for name in ("steps", "accepted", "acceptance_histogram", "stop", "reached"):
     assert [r[name] for r in alone] == [r[name] for r in records[1.0]]
@@ -220,6 +220,7 @@ def bad_files(tiny):
   return folder
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Orbax closes its event loop early.
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -91,7 +91,7 @@ def test_train_then_load(folder, compiled_once):
         ("train.train.steps=0", "specdec: steps: expected at least 1, found 0."),
         ("tasks.parallel_text.targets={'train': 'train.de'}", "specdec: task toy: expected the same splits on both sides"),
         ("tasks.parallel_text.folder='nowhere'", "specdec: task: expected these files to exist: ['nowhere/train.en']"),
-        ("train.train.validation_split='test'", "specdec: "),
+        ("train.train.validation_split='test'", "specdec: task toy: expected a split among ['train', 'validation'], found 'test'."),
     ],
 )
 def test_failures_end_with_one_message(folder, binding, message):

@@ -26,11 +26,11 @@ MODEL = T5(
 )  # fmt: skip
 
 
-def copy_task(count: int = 40, seed: int = 0) -> batches.BucketedBatches:
-  """Copy the input: rows of 2 to 8 tokens, EOS included, in buckets of 4 and 8."""
+def copy_task(count: int = 40, seed: int = 0, boundaries=(4, 8)) -> batches.BucketedBatches:
+  """Copy the input: rows of 2 to 8 tokens, EOS included."""
   rng = np.random.default_rng(seed)
   rows = [np.int32([*rng.integers(2, VOCAB, n - 1), 1]) for n in rng.integers(2, 9, count)]
-  return batches.BucketedBatches(batches.Examples(rows, rows), (4, 8), 32)
+  return batches.BucketedBatches(batches.Examples(rows, rows), boundaries, 32)
 
 
 OPTIMIZER = optimizers.adafactor(optimizers.warmup_linear_decay(3e-2, 5, STEPS))
