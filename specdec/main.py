@@ -85,7 +85,9 @@ def run_mode(mode: str, **overrides):
   given = bound.keys() | overrides.keys()
   missing = [p.name for p in parameters.values() if p.default is p.empty and p.name not in given]
   if missing:
-    raise ValueError(f"--mode={mode}: expected values for {', '.join(missing)}; give a --gin_file, such as those in gin/runs.")
+    raise ValueError(
+        f"--mode={mode}: expected values for {', '.join(missing)}; give a --gin_file, such as those in gin/runs."
+    )
   return function(**overrides)
 
 

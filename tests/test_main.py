@@ -89,7 +89,8 @@ def test_dry_run_prints_the_resolved_configuration(path, capsys, monkeypatch):
 def test_bad_configurations(tiny, arguments, message):
   header = "from __gin__ import dynamic_registration\n"
   tiny.write("import.gin", header + "from specdec import no_such_module\nno_such_module.f.x = 1\n")
-  tiny.write("macro.gin", header + "from specdec.modes import decode\ndecode.decode.gamma = %MISSING\nMISSING = %gin.REQUIRED\n")
+  macro = "from specdec.modes import decode\ndecode.decode.gamma = %MISSING\nMISSING = %gin.REQUIRED\n"
+  tiny.write("macro.gin", header + macro)
   arguments = [a.format(folder=tiny.folder) for a in arguments]
   found = call_main("--mode=decode", f"--gin_file={tiny.gin('decode')}", *arguments)
   assert found.startswith("specdec: ") and message in found

@@ -6,6 +6,8 @@ from typing import Any
 import jax
 import orbax.checkpoint as ocp
 
+_REMOVE = "remove that step's folder, and the run goes on from the one before"
+
 
 class TrainCheckpoints:
   """Saves and restores a training state, keeping the newest few.
@@ -45,7 +47,7 @@ class TrainCheckpoints:
     try:
       stored, wanted = _shapes(self._manager.item_metadata(step).tree), _shapes(abstract)
     except Exception as error:  # Orbax lets through whatever its many readers raise.
-      raise ValueError(f"{place} cannot be read ({_first_line(error)}); remove it, the one before is then taken.") from error
+      raise ValueError(f"{place} cannot be read ({_first_line(error)}); {_REMOVE}.") from error
     for name in sorted(stored.keys() | wanted.keys(), key=lambda n: ("params" not in n, n)):
       if stored.get(name) != wanted.get(name):
         raise ValueError(
@@ -55,7 +57,7 @@ class TrainCheckpoints:
     try:
       return self._manager.restore(step, args=ocp.args.StandardRestore(abstract))
     except Exception as error:
-      raise ValueError(f"{place} cannot be read ({_first_line(error)}); remove it, the one before is then taken.") from error
+      raise ValueError(f"{place} cannot be read ({_first_line(error)}); {_REMOVE}.") from error
 
   def close(self) -> None:
     """Waits for writes and frees the manager."""

@@ -12,16 +12,20 @@ from tests import fakes
 VOCAB, DEPTH = 5, 6
 
 
-@pytest.mark.parametrize(
-    "setting", [dict(temperature=1.0), dict(temperature=0.0), dict(temperature=0.7, top_k=3), dict(temperature=1.3, top_p=0.8)]
-)
+SETTINGS = (
+    dict(temperature=1.0), dict(temperature=0.0), dict(temperature=0.7, top_k=3), dict(temperature=1.3, top_p=0.8)
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("prefix", [[[0]], [[0, 3, 2, 4]]], ids=["BOS", "with a prefix"])
 def test_beta_is_sum_min(setting, prefix):
   target, draft = fakes.random_tables(3, VOCAB, DEPTH)
   text = np.int32([[2, 4, 3, 1], [3, 3, 2, 2]])
   found = acceptance.beta_on_text(
       fakes.table_model(), fakes.table_model(), recipes.sampling_transform(),
-      Params(jnp.asarray(target), jnp.asarray(draft)), fakes.prompts(2, prefix=prefix), fakes.settings(2, **setting), text,
+      Params(jnp.asarray(target), jnp.asarray(draft)), fakes.prompts(2, prefix=prefix), fakes.settings(2, **setting),
+      text,
   )  # fmt: skip
   p, q = (fakes.table_law(table[0], **setting) for table in (target, draft))
   for row in range(2):

@@ -75,7 +75,8 @@ def test_rows_of_a_batch(examples):
     for row, n in enumerate(numbers(batch)):
       source, target = examples.inputs[n], examples.targets[n]
       rest = batch.decoder_target_tokens.shape[1] - len(target)
-      np.testing.assert_array_equal(batch.encoder_input_tokens[row].tolist(), [*source, *[0] * (batch[0].shape[1] - len(source))])
+      np.testing.assert_array_equal(batch.encoder_input_tokens[row, : len(source)], source)
+      assert not batch.encoder_input_tokens[row, len(source) :].any()
       np.testing.assert_array_equal(batch.decoder_target_tokens[row], [*target, *[0] * rest])
       # Shifted right: begins with BOS, which is 0; the last target is not fed where the row is full.
       np.testing.assert_array_equal(batch.decoder_input_tokens[row], [0, *target, *[0] * rest][: len(target) + rest])

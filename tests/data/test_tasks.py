@@ -1,4 +1,4 @@
-"""`data.tasks`: one's own files through seqio, as token ids and as texts. The only data test that imports TensorFlow."""
+"""`data.tasks`: one's own files through seqio, as token ids and as texts. Imports TensorFlow."""
 
 import gzip
 import json
@@ -106,7 +106,8 @@ def test_missing_file(folder, vocabulary):
 
 
 def test_splits_that_differ(vocabulary):
-  with pytest.raises(ValueError, match=r"expected the same splits on both sides, found \['train'\] and \['test', 'train'\]"):
+  message = r"expected the same splits on both sides, found \['train'\] and \['test', 'train'\]"
+  with pytest.raises(ValueError, match=message):
     tasks.parallel_text("split", vocabulary, {"train": "a"}, {"train": "a", "test": "b"})
 
 

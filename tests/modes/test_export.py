@@ -53,7 +53,8 @@ def test_it_replaces_only_when_told(run, tmp_path):
 def test_through_main(run, tmp_path):
   bindings = [f"--gin.export.export.checkpoint='{run}'", f"--gin.export.export.path='{tmp_path}/small'"]
   gin_file = tmp_path / "export.gin"
-  gin_file.write_text("from __gin__ import dynamic_registration\nfrom specdec.modes import export\nexport.export.dtype = 'float32'\n")
+  header = "from __gin__ import dynamic_registration\nfrom specdec.modes import export\n"
+  gin_file.write_text(header + "export.export.dtype = 'float32'\n")
   assert lib.call_main("--mode=export", f"--gin_file={gin_file}", *bindings) is None
   assert (tmp_path / "small" / "_METADATA").exists()
   message = lib.call_main("--mode=export", f"--gin_file={gin_file}", *bindings)

@@ -57,14 +57,17 @@ class At:
     return self._data(step)
 
 
+def _unless(condition, act, function):
+  return lambda *arguments, **keywords: act() if condition(*arguments[:2]) else function(*arguments, **keywords)
+
+
 def main() -> None:
   directory, how, step = sys.argv[1], sys.argv[2], int(sys.argv[3])
   kill = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
   act = {"term": lambda: os.kill(os.getpid(), signal.SIGTERM), "kill": kill, "kill-in-save": lambda: None}[how]
   if how == "kill-in-save":
-    for name in ("rename", "replace"):
-      move = getattr(os, name)
-      setattr(os, name, lambda a, b, *rest, move=move, **k: kill() if os.path.basename(b) == str(step) else move(a, b, *rest, **k))
+    for name in ("rename", "replace"):  # A checkpoint is written under another name first.
+      setattr(os, name, _unless(lambda source, target: os.path.basename(target) == str(step), kill, getattr(os, name)))
   result = run(directory, At(step, act))
   print(f"ended at step {result.step}")
 

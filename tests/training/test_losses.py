@@ -9,7 +9,7 @@ from specdec.training import losses
 
 
 def oracle(logits, targets, weights, smoothing, z_loss):
-  """Loss, log-likelihood, correct and weight, token by token; a target law with 1 - s on y and s / (V - 1) elsewhere."""
+  """Loss, log-likelihood, correct and weight; the target law has 1 - s on y and s / (V - 1) elsewhere."""
   loss = likelihood = correct = 0.0
   for row, target, weight in zip(logits.reshape(-1, logits.shape[-1]), targets.ravel(), weights.ravel(), strict=True):
     row = np.float64(row)

@@ -11,7 +11,7 @@ from specdec.training import optimizers
 
 @pytest.mark.parametrize(
     ("step", "rate"),
-    [(0, 0.0), (1, 0.002), (5, 0.01), (10, 0.02), (11, 0.02 * 29 / 30), (25, 0.01), (39, 0.02 / 30), (40, 0.0), (99, 0.0)],
+    [(0, 0.0), (1, 0.002), (5, 0.01), (10, 0.02), (11, 0.02 * 29 / 30), (25, 0.01), (39, 0.02 / 30), (40, 0), (99, 0)],
 )
 def test_warmup_linear_decay(step, rate):
   assert float(optimizers.warmup_linear_decay(0.02, 10, 40)(step)) == pytest.approx(rate, rel=1e-5, abs=1e-9)
