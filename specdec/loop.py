@@ -146,6 +146,8 @@ def generate(
   for name, array in (("prompt.tokens", prompt.tokens), ("prompt.mask", prompt.mask), ("temperature", sampling.temperature)):
     if array.shape[0] != batch:
       raise ValueError(f"{name}: expected {batch} rows as in prompt.prefix, found {array.shape[0]}.")
+  if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key) or key.shape not in ((), (batch,)):
+    raise ValueError(f"key: expected one of jax.random.key or {batch} of them, found {key.dtype} of shape {key.shape}.")
   keys = row_keys(key, batch)
   cap = jnp.full((batch,), max_new_tokens, jnp.int32) if limit is None else jnp.minimum(limit, max_new_tokens)
   state = step.init(params, prompt, sampling, prompt.prefix_length + cap, prefix_width + max_new_tokens)

@@ -45,6 +45,11 @@ def speculative_step(
     block = jnp.concatenate([state.last_token, draft.tokens], axis=1)
     scores, target_state = target.score(params.target, state.target, block, draft.topology)
     law = transform(scores.logits, block, draft.topology, state.context)
+    if draft.log_q is not None and draft.log_q.shape[-1] != law.log_p.shape[-1]:
+      raise ValueError(
+          f"vocabulary: the target has {law.log_p.shape[-1]} logits and the draft {draft.log_q.shape[-1]}; "
+          "cut both to the pieces of the vocabulary that they share."
+      )
     verdict = rule(key_accept, draft, law, state.sampling)
 
     accepted = jnp.take_along_axis(block, verdict.path, axis=1)  # [B, D]

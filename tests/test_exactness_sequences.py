@@ -44,7 +44,7 @@ OTHERS = [dict(temperature=1.0, table=3), dict(temperature=1.1)]
 
 @functools.cache
 def tables():
-  """Target and draft: 0 ordinary; 1 a draft that is NaN after a third of the prefixes; 2 after all; 3 the draft twice."""
+  """Target and draft: 0 ordinary, 1 a draft that is NaN after a third, 2 after all, 3 the draft twice."""
   target, draft = fakes.random_tables(21, V, CAP + 1)
   broken = draft.copy()
   broken[:, ::3] = np.nan

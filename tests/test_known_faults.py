@@ -446,6 +446,10 @@ def test_llama_cpp_3812_different_vocabularies_are_an_error_that_names_the_piece
     vocabularies.check_same(one, Pieces("<pad>", "</s>", "c", "b"))
   with pytest.raises(ValueError, match="first that only one has is 3, 'b'"):
     vocabularies.check_same(one, Pieces("<pad>", "</s>", "a"))
+  # Where only the models are known: logits of two widths.
+  params = Params(jnp.zeros((1, 21, 4)), jnp.zeros((1, 21, 3)))
+  with pytest.raises(ValueError, match="target has 4 logits and the draft 3"):
+    loop.generate(fakes.table_step(2), KEY, params, fakes.prompts(2), fakes.settings(2), 3)
 
 
 # --- Users -----------------------------------------------------------------------

@@ -260,6 +260,9 @@ def test_errors_say_what_was_expected(tables):
     run(fakes.prompts(2), 3, 4)
   with pytest.raises(ValueError, match="prompt.tokens.*expected 2 rows.*found 3"):
     run(fakes.prompts(2)._replace(tokens=jnp.zeros((3, 1), jnp.int32)), 2, 4)
+  for key in (jax.random.split(jax.random.key(0), 3), jax.random.PRNGKey(0)):
+    with pytest.raises(ValueError, match="key: expected one .* or 4 of them, found"):
+      loop.generate(step, key, params, fakes.prompts(4), fakes.settings(4), 4)
   with pytest.raises(ValueError, match="prompt.mask.*expected 2 rows.*found 3"):
     run(fakes.prompts(2)._replace(mask=jnp.ones((3, 1), bool)), 2, 4)
 
