@@ -6,4 +6,4 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 prepare_environment test
 cd "$ROOT"
-exec "$VENV_PYTHON" -m pytest --numprocesses=auto --maxprocesses=8 "$@"
+exec "$VENV_PYTHON" -m pytest --numprocesses=auto --maxprocesses=8 --dist=loadfile "$@"

@@ -237,7 +237,10 @@ def decode(
       after all records are written, the model's output was not finite.
   """
   target, draft = models.pair(target, draft)
-  requests = prompts.read_requests(models.resolve(input), target.vocabulary, jsonl)
+  source = models.resolve(input)
+  if output != "-" and os.path.exists(output) and os.path.exists(source) and os.path.samefile(source, output):
+    raise ValueError(f"output: expected another file than the input, found {output} for both.")
+  requests = prompts.read_requests(source, target.vocabulary, jsonl)
   requests = [prompts.fit_length(r, input_lengths[-1], on_long) for r in requests]
   settings = dict(temperature=temperature, top_k=top_k, top_p=top_p, lenience=lenience)
   settings |= dict(min_length=min_length, repetition_penalty=repetition_penalty)

@@ -13,6 +13,7 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 Array = jax.Array
 
@@ -119,17 +120,16 @@ def relative_position_bucket(relative_position: Array, bidirectional: bool, num_
 
   Source: Raffel et al. 2020, section 2.1.
   """
-  bucket = jnp.zeros_like(relative_position)
+  sign = 0
   distance = -relative_position
   if bidirectional:
     num_buckets //= 2
-    bucket = bucket + (distance < 0).astype(jnp.int32) * num_buckets
+    sign = (distance < 0).astype(jnp.int32) * num_buckets
     distance = jnp.abs(distance)
-  else:
-    distance = jnp.maximum(distance, 0)
-  max_exact = num_buckets // 2
-  # Positive inside the logarithm: the branch that takes it is not chosen for near positions.
-  far = jnp.maximum(distance, max_exact).astype(jnp.float32)
-  steps = jnp.log(far / max_exact) / jnp.log(max_distance / max_exact) * (num_buckets - max_exact)
-  far_bucket = jnp.minimum(max_exact + steps.astype(jnp.int32), num_buckets - 1)
-  return bucket + jnp.where(distance < max_exact, distance, far_bucket)
+  # A table made on the host: a device's own logarithm may fall on the other side of an edge.
+  near = num_buckets // 2
+  table = np.arange(max(near, max_distance) + 1)
+  far = np.maximum(table, near).astype(np.float32) / near + np.finfo(np.float32).eps
+  steps = np.log(far) / np.log(max_distance / near) * (num_buckets - near)
+  table = np.where(table < near, table, np.minimum(near + steps.astype(np.int32), num_buckets - 1))
+  return sign + jnp.asarray(table, jnp.int32)[jnp.clip(distance, 0, table.size - 1)]

@@ -241,6 +241,7 @@ def bad_files(tiny):
         (["--gin.target/models.vocabulary.path='{folder}/sentences.txt'"], "is not a SentencePiece model"),
         (["--input={folder}/gone.txt"], "input: expected a file at .*gone.txt, found nothing there"),
         (["--input={folder}/empty.txt"], "input: expected at least one line"),
+        (["--input={folder}/file", "--output={folder}/file"], "output: expected another file than the input"),
         (["--input={folder}/gap.txt"], "input: line 2 of .*gap.txt: expected a sentence, found an empty line"),
     ],
 )

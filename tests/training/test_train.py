@@ -242,6 +242,20 @@ def test_no_checkpoint(tmp_path):
     checkpoints.TrainCheckpoints(str(tmp_path)).restore({})
 
 
+def test_metrics_of_a_killed_run_are_written_once(tmp_path):
+  write = metrics.writer(str(tmp_path), tensorboard=False)
+  for step in (5, 10, 15):
+    write(step, {"train/loss": 1.0})
+  with open(tmp_path / "metrics.jsonl", "a", encoding="utf-8") as file:
+    file.write('{"step": 20, "tra')  # The kill came here; the newest checkpoint is of step 9.
+  resumed = metrics.writer(str(tmp_path), tensorboard=False)
+  resumed(10, {"train/loss": 2.0})
+  resumed(10, {"validation/loss": 2.5})
+  records = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+  assert [r["step"] for r in records] == [5, 10, 10]
+  assert records[1:] == [{"step": 10, "train/loss": 2.0}, {"step": 10, "validation/loss": 2.5}]
+
+
 def test_tensorboard_files(tmp_path):
   pytest.importorskip("clu")
   write = metrics.writer(str(tmp_path / "new"), tensorboard=True)
