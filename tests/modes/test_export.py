@@ -61,3 +61,25 @@ def test_through_main(run, tmp_path):
   assert message.startswith(f"specdec: {tmp_path}/small: expected no such file or folder")
   missing = lib.call_main("--mode=export", f"--gin_file={gin_file}", bindings[0])
   assert missing == "specdec: --mode=export: expected values for path; give a --gin_file, such as those in gin/runs."
+
+
+def test_mantissa_is_rounded_to_even():
+  values = np.random.default_rng(0).normal(size=2000).astype(np.float32)
+  values = np.concatenate([values, np.float32([0, -0.0, 1, 1.125, 1.375, -1.125, 3e38, 1e-30])])
+  for bits in (2, 5, 7):
+    mantissa, exponent = np.frexp(values.astype(np.float64))
+    expected = np.ldexp(np.round(mantissa * 2.0 ** (bits + 1)) / 2.0 ** (bits + 1), exponent)  # ties to even
+    np.testing.assert_array_equal(export.round_mantissa(values, bits), expected.astype(np.float32))
+  import ml_dtypes
+
+  as_bfloat16 = values.astype(ml_dtypes.bfloat16).astype(np.float32)
+  np.testing.assert_array_equal(export.round_mantissa(values, 7), as_bfloat16)
+  with pytest.raises(ValueError, match="expected float32 and 1 to 22 bits, found float32 and 23"):
+    export.round_mantissa(values, 23)
+
+
+def test_rounded_export(run, tmp_path):
+  export.export(str(run), str(tmp_path / "small"), mantissa_bits=5)
+  whole, small = from_orbax.load(run), from_orbax.load(tmp_path / "small", dtype="float32")
+  for a, b in zip(jax.tree.leaves(whole), jax.tree.leaves(small), strict=True):
+    np.testing.assert_array_equal(export.round_mantissa(np.asarray(a, np.float32), 5), b)
