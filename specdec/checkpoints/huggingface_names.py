@@ -104,7 +104,7 @@ def read_config(data: Mapping[str, Any], source: str) -> T5Config:
     if not isinstance(sizes[ours], int):
       faults.append(f"{theirs}: expected a whole number, found {sizes[ours]!r}")
   sizes["num_decoder_layers"] = data.get("num_decoder_layers") or sizes["num_encoder_layers"]
-  activation = data.get("feed_forward_proj", "relu")
+  activation = data.get("feed_forward_proj", "gated-gelu" if data.get("model_type") == "mt5" else "relu")
   if activation not in ACTIVATIONS:
     faults.append(f"feed_forward_proj: expected one of {', '.join(ACTIVATIONS)}, found {activation!r}")
   if abs(data.get("layer_norm_epsilon", _EPSILON) - _EPSILON) > 1e-9:

@@ -119,7 +119,7 @@ def test_every_fault_is_in_one_message(copy):
   with pytest.raises(ValueError) as error:
     from_huggingface.load(folder)
   assert str(error.value).splitlines() == [
-      f"{folder}: 4 of 40 parameters do not fit the model.",
+      f"{folder}: 4 of 35 parameters do not fit the model.",
       "  decoder.extra.weight: expected no such parameter, found shape (2, 3)",
       "  decoder.final_layer_norm.weight: expected shape (12,), found no such parameter",
       "  encoder.block.0.layer.0.SelfAttention.q.weight: expected shape (12, 12), found no such parameter",
