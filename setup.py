@@ -21,7 +21,9 @@ INSTALL_REQUIRES = [
     "numpy>=2.2,<3",
     "optax>=0.2.8,<0.3",
     "orbax-checkpoint>=0.12,<0.13",
+    "rouge-score>=0.1.2,<0.2",
     "sacrebleu>=2.5.1,<3",
+    "safetensors>=0.6,<0.9",
     "sentencepiece>=0.2.1,<0.3",
     "seqio==0.0.20",
     "tensorboard>=2.20,<3",  # Imported by clu's TensorBoard writer, which does not ask for it.
@@ -40,8 +42,8 @@ EXTRAS_REQUIRE = {
     ],
     # Compiles for TPU topologies without a TPU; the release that jax 0.10's own `tpu` extra asks for.
     "tpu_plan": ["libtpu==0.0.42.*"],
-    # Reads Hugging Face checkpoints, and compares with that implementation.
-    "hf": ["torch", "transformers"],
+    # Reads PyTorch files of Hugging Face checkpoints, and compares with that implementation.
+    "hf": ["torch>=2.6,<3", "transformers>=4.50,<6"],
 }
 
 

@@ -26,6 +26,8 @@ MODES = {
     "trace": "specdec.modes.trace:trace",
     "train": "specdec.modes.train:train",
     "export": "specdec.modes.export:export",
+    "convert": "specdec.modes.convert:convert",
+    "beam": "specdec.modes.beam:beam",
 }
 
 _MODE = flags.DEFINE_enum("mode", None, sorted(MODES), "What to do.", required=True)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from specdec.adapters import flax_model
-from specdec.checkpoints import from_orbax
+from specdec.checkpoints import formats
 from specdec.data import prompts
 from specdec.data import vocabularies
 from specdec.interfaces import LanguageModel, Prompt
@@ -61,24 +61,33 @@ def vocabulary(path: str, extra_ids: int = 0) -> vocabularies.SentencePieceVocab
   return vocabularies.SentencePieceVocabulary(resolve(path), extra_ids)
 
 
-def load_model(module: T5, checkpoint: str, vocabulary: vocabularies.Vocabulary, dtype: Any = "float32") -> Model:
+def load_model(
+    module: T5,
+    checkpoint: str,
+    vocabulary: vocabularies.Vocabulary,
+    dtype: Any = "float32",
+    vocab_size: int | None = None,
+) -> Model:
   """Loads a T5's weights and lays them out for decoding.
 
   Args:
     module: the Flax module.
-    checkpoint: a folder of parameters or of a training run, see
-      `checkpoints.from_orbax`; 'pretrained:NAME' is a shipped one.
+    checkpoint: a folder of parameters or of a training run (see
+      `checkpoints.from_orbax`), of T5X or of Hugging Face; 'pretrained:NAME' is a
+      shipped one.
     vocabulary: that it was trained with.
     dtype: of the weights on the device.
+    vocab_size: the effective vocabulary: ids from here on are never emitted.
+      None is the number of pieces (T5: 32100 of 32128 logits).
 
   Raises:
     ValueError: the checkpoint is missing, broken or of another model, or the
       vocabulary has more pieces than the model has logits.
   """
-  language_model = flax_model.t5_model(module, vocabulary.size)
+  language_model = flax_model.t5_model(module, vocabulary.size if vocab_size is None else vocab_size)
   token = jax.ShapeDtypeStruct((1, 1), jnp.int32)
   expected = jax.eval_shape(module.init, jax.random.key(0), token, token)["params"]
-  params = from_orbax.load(resolve(checkpoint), dtype=dtype, expected=expected)
+  params = formats.load(resolve(checkpoint), dtype=dtype, expected=expected)
   return Model(language_model, flax_model.prepare(module, params), vocabulary)
 
 

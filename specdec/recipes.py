@@ -5,6 +5,7 @@ import jax.numpy as jnp
 
 from specdec.acceptance.rejection import rejection
 from specdec.autoregressive import autoregressive_step
+from specdec.beam_search import BeamSearch
 from specdec.drafters.model import model_drafter
 from specdec.interfaces import Context, LanguageModel, Law, Step, Transform
 from specdec.probability import transforms
@@ -37,6 +38,22 @@ def sampling_transform(eos_id: int = EOS_ID) -> Transform:
 def autoregressive(target: LanguageModel, eos_id: int = EOS_ID) -> Step:
   """Plain decoding, the baseline."""
   return autoregressive_step(target, sampling_transform(eos_id), eos_id)
+
+
+def beam_search(target: LanguageModel, beams: int = 4, eos_id: int = EOS_ID) -> BeamSearch:
+  """T5X's beam search, the second baseline; `beam_search.search` runs it.
+
+  Args:
+    target: the model.
+    beams: hypotheses of a row, 4 in T5X; 1 is not greedy decoding, see `beam_search`.
+    eos_id: the token that ends a hypothesis.
+
+  Raises:
+    ValueError: `beams` is below 1.
+  """
+  if beams < 1:
+    raise ValueError(f"beams: expected at least 1, found {beams}.")
+  return BeamSearch(target, sampling_transform(eos_id), eos_id, beams)
 
 
 def leviathan(target: LanguageModel, draft: LanguageModel, gamma: int, eos_id: int = EOS_ID) -> Step:

@@ -34,6 +34,7 @@ MAY_IMPORT = {
     "specdec.drafters": ("interfaces", "probability", "trees"),
     "specdec.step": ("interfaces", "trees"),
     "specdec.autoregressive": ("interfaces", "probability", "trees.topology"),
+    "specdec.beam_search": ("interfaces", "trees.topology"),
     "specdec.loop": ("interfaces",),
     "specdec.adapters": ("interfaces", "networks", "loop", "trees"),
     "specdec.recipes": ANY,
@@ -49,6 +50,8 @@ ONLY_IN = {
     "t5x": ("specdec/adapters/t5x_model.py",),
     "matplotlib": ("specdec/benchmark/plots.py",),
     "orbax": ("specdec/checkpoints/", "specdec/training/checkpoints.py"),
+    "torch": ("specdec/checkpoints/from_huggingface.py",),
+    "safetensors": ("specdec/checkpoints/from_huggingface.py",),
     "gin": ("specdec/main.py", "specdec/modes/"),
 }
 OUTSIDE = ("configs", "launch", "notebooks", "tests")

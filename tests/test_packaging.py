@@ -16,7 +16,7 @@ GIN = {path.relative_to(ROOT).as_posix() for path in (ROOT / "gin").rglob("*.gin
 PRETRAINED = {path.relative_to(ROOT).as_posix() for path in (ROOT / "specdec" / "pretrained").rglob("*") if path.is_file()}
 MODULES = {path.relative_to(ROOT).as_posix() for path in (ROOT / "specdec").rglob("*.py")}
 # Import names whose distribution has another name.
-DISTRIBUTION = {"absl": "absl-py", "gin": "gin-config", "orbax": "orbax-checkpoint"}
+DISTRIBUTION = {"absl": "absl-py", "gin": "gin-config", "orbax": "orbax-checkpoint", "rouge_score": "rouge-score"}
 
 
 @pytest.fixture(scope="module")

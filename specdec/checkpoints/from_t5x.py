@@ -158,8 +158,8 @@ def _array_spec(folder: epath.Path, name: str, leaf: Mapping[str, Any]) -> dict[
 
 
 def _read_leaves(folder: epath.Path, leaves: Mapping[str, Any], dtype: np.dtype | None) -> dict[str, np.ndarray]:
-  """Reads every leaf of the index, all at once."""
-  arrays, pending = {}, {}
+  """Reads the leaves of the index one after the other, and takes stacked layers apart at once, to hold none twice."""
+  arrays, pending, order = {}, {}, {}
   for name, leaf in leaves.items():
     described = _describe(folder, name, leaf)
     wanted = from_orbax.cast_dtype(described.dtype, dtype)
@@ -172,10 +172,13 @@ def _read_leaves(folder: epath.Path, leaves: Mapping[str, Any], dtype: np.dtype 
     pending[name] = ts.open(spec, open=True, read=True)
   for name, opening in pending.items():
     try:
-      arrays[name] = opening.result().read().result()
+      array = opening.result().read().result()
     except (ValueError, OSError, RuntimeError) as error:  # TensorStore's codes arrive as these.
       reason = (str(error).splitlines() or [""])[0]
       raise ValueError(
           f"{folder}: expected the array of {name}, found none that can be read ({reason}); {_COPY_AGAIN}."
       ) from error
-  return {name: arrays[name] for name in leaves}
+    apart = names.flatten(names.unscan(names.unflatten({name: array})))
+    arrays.update(apart)
+    order[name] = list(apart)
+  return {part: arrays[part] for name in leaves for part in order.get(name, [name])}

@@ -91,6 +91,53 @@ class SentencePieceVocabulary:
     return known + [f"<extra_id_{i}>" for i in reversed(range(self.extra_ids))]
 
 
+class ByteVocabulary:
+  """ByT5's: the bytes of UTF-8, after pad, EOS and unknown.
+
+  Args:
+    extra_ids: sentinels after the bytes; 125 make the 384 logits of the public
+      models.
+
+  Example:
+    >>> vocabulary = ByteVocabulary()
+    >>> vocabulary.size, vocabulary.encode("Öl"), vocabulary.decode([198, 153, 111, 1, 5])
+    (384, [198, 153, 111], 'Öl')
+
+  Source: Xue et al. 2022, "ByT5: towards a token-free future with pre-trained byte-to-byte models".
+  """
+
+  _SPECIAL = ("<pad>", "</s>", "<unk>")
+
+  def __init__(self, extra_ids: int = 125):
+    if extra_ids < 0:
+      raise ValueError(f"extra_ids: expected at least 0, found {extra_ids}.")
+    self.extra_ids = extra_ids
+
+  @property
+  def size(self) -> int:
+    """Number of ids, sentinels included."""
+    return len(self._SPECIAL) + 256 + self.extra_ids
+
+  def encode(self, text: str) -> list[int]:
+    """Token ids of `text`, without EOS."""
+    return [byte + len(self._SPECIAL) for byte in text.encode("utf-8")]
+
+  def decode(self, ids: Sequence[int]) -> str:
+    """Text of `ids` up to the first EOS; special ids, sentinels and broken characters are left out."""
+    kept = []
+    for token in ids:
+      if token == EOS_ID:
+        break
+      if 0 <= token - len(self._SPECIAL) < 256:
+        kept.append(int(token) - len(self._SPECIAL))
+    return bytes(kept).decode("utf-8", errors="ignore")
+
+  def pieces(self) -> list[str]:
+    """The text of every id, in order."""
+    sentinels = [f"<extra_id_{i}>" for i in reversed(range(self.extra_ids))]
+    return [*self._SPECIAL, *(f"<0x{byte:02X}>" for byte in range(256)), *sentinels]
+
+
 def check_same(target: Vocabulary, draft: Vocabulary) -> None:
   """Checks that a draft speaks the vocabulary of its target.
 

@@ -100,9 +100,13 @@ class Decoder:
     """Decodes at most `batch_size` requests: the output on the host, and the seconds it took."""
     arguments = self.arguments(requests)
     started = time.perf_counter()
-    output = jax.block_until_ready(loop.generate(*arguments))
+    output = jax.block_until_ready(self.run(*arguments))
     seconds = time.perf_counter() - started
     return jax.device_get(output), seconds
+
+  def run(self, *arguments) -> loop.Output:
+    """The jitted program on `arguments`."""
+    return loop.generate(*arguments)
 
   def compile(self, requests: Sequence[prompts.Request]) -> None:
     """Compiles every encoder length that `requests` will need, so that no timing holds a compilation."""
@@ -112,10 +116,10 @@ class Decoder:
       shape = (arguments[3].tokens.shape, arguments[3].prefix.shape)
       if shape not in done:
         done.add(shape)
-        jax.block_until_ready(loop.generate(*arguments))
+        jax.block_until_ready(self.run(*arguments))
 
 
-class _Records:
+class Records:
   """An output file written line by line under another name and renamed when whole.
 
   An interrupted run leaves `PATH.partial` and its settings beside it; the next
@@ -255,8 +259,8 @@ def decode(
   if draft is not None:
     decoder = Decoder(recipes.leviathan(target.model, draft.model, gamma), params, settings, **shape)
   inputs_hash = hashlib.sha256(repr([r[1:] for r in requests]).encode()).hexdigest()
-  weights_hash = _fingerprint(params)
-  records = _Records(
+  weights_hash = fingerprint(params)
+  records = Records(
       output, settings | shape | {"gamma": gamma if draft else 0, "inputs": inputs_hash, "weights": weights_hash}
   )
   results = list(records.done)
@@ -287,7 +291,7 @@ def decode(
   return results
 
 
-def _fingerprint(params: Any) -> str:
+def fingerprint(params: Any) -> str:
   """A cheap hash that tells one set of weights from another."""
   sums = [float(jnp.sum(jnp.abs(leaf.astype(jnp.float32)))) for leaf in jax.tree.leaves(params)]
   return hashlib.sha256(repr(sums).encode()).hexdigest()

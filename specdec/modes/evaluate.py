@@ -9,11 +9,13 @@ import sacrebleu
 from specdec import models
 from specdec import recipes
 from specdec.adapters import flax_model
+from specdec.beam_search import BeamOutput
 from specdec.benchmark import report
 from specdec.data import prompts
 from specdec.data import text
 from specdec.data import vocabularies
 from specdec.interfaces import Params
+from specdec.modes.beam import BeamDecoder, best
 from specdec.modes.decode import check_finite, Decoder
 from specdec.networks.t5 import T5
 
@@ -26,6 +28,8 @@ def translate(
   order = sorted(range(len(requests)), key=lambda i: len(requests[i].input_ids))
   for group in prompts.batches(order, decoder.batch_size):
     result, _ = decoder([requests[i] for i in group])
+    if isinstance(result, BeamOutput):
+      result = best(result)
     for row, i in enumerate(group):
       ids = result.tokens[row, : result.lengths[row]].tolist()
       outputs[i] = vocabulary.decode([*requests[i].prefix_ids, *ids])
@@ -92,6 +96,9 @@ def evaluate(
     draft: models.Model | None = None,
     output: str = "-",
     gamma: int = 7,
+    beams: int = 0,
+    alpha: float = 0.6,
+    metric: Callable[[Sequence[str], Sequence[str]], dict[str, float]] | None = None,
     temperature: float = 0.0,
     batch_size: int = 32,
     input_lengths: Sequence[int] = (16, 24, 32, 48, 64, 128),
@@ -107,6 +114,10 @@ def evaluate(
     draft: drafts for the target; None decodes plainly only.
     output: a JSON record is added to it; '-' is stdout.
     gamma: tokens drafted a step.
+    beams: also decode by beam search with so many; 0 leaves it out.
+    alpha: exponent of its brevity penalty.
+    metric: `(references, outputs) -> {name: value}`, counted beside BLEU, such as
+      `data.metrics.rouge`.
     temperature: 0 is argmax.
     batch_size: rows of a call.
     input_lengths: encoder lengths; longer inputs are cut.
@@ -114,8 +125,8 @@ def evaluate(
     seed: of all draws.
 
   Returns:
-    The record: `plain` and `speculative` BLEU (None without a draft), `equal`
-    outputs of both, `sentences`, sacreBLEU's signature, and the settings.
+    The record: `plain`, `speculative` and `beam` BLEU (None where one is left
+    out), `metrics` of each, `equal` outputs of the first two, `sentences`, sacreBLEU's signature, and the settings.
 
   Raises:
     ValueError: bad input, or another number of references.
@@ -126,16 +137,21 @@ def evaluate(
   right = text.read_lines(models.resolve(references), "references")
   if len(right) != len(requests):
     raise ValueError(f"references: expected {len(requests)} lines, as {input} has, found {len(right)} in {references}.")
-  steps = {"plain": recipes.autoregressive(target.model)}
-  if draft is not None:
-    steps["speculative"] = recipes.leviathan(target.model, draft.model, gamma)
   params = Params(target.params, draft.params if draft else None)
-  outputs, scores, signature = {}, {}, None
-  for name, step in steps.items():
-    decoder = Decoder(step, params, {"temperature": temperature}, batch_size, input_lengths, max_new_tokens, seed)
+  settings = {"temperature": temperature}
+  shape = dict(batch_size=batch_size, input_lengths=input_lengths, max_new_tokens=max_new_tokens, seed=seed)
+  decoders = {"plain": Decoder(recipes.autoregressive(target.model), params, settings, **shape)}
+  if draft is not None:
+    decoders["speculative"] = Decoder(recipes.leviathan(target.model, draft.model, gamma), params, settings, **shape)
+  if beams:
+    decoders["beam"] = BeamDecoder(target.model, params, beams, alpha, **shape)
+  outputs, scores, metrics, signature = {}, {}, {}, None
+  for name, decoder in decoders.items():
     outputs[name], stops = translate(decoder, requests, target.vocabulary)
     check_finite(stops)
     scores[name], signature = corpus_bleu(outputs[name], right)
+    if metric is not None:
+      metrics[name] = metric(right, outputs[name])
     print(f"BLEU {scores[name]:.2f} {name}, {len(right)} sentences, {signature}", file=sys.stderr)
   equal = None
   if draft is not None:
@@ -144,11 +160,14 @@ def evaluate(
   record = {
       "plain": scores["plain"],
       "speculative": scores.get("speculative"),
+      "beam": scores.get("beam"),
+      "metrics": metrics,
       "equal": equal,
       "sentences": len(right),
       "signature": signature,
       "temperature": temperature,
       "gamma": gamma if draft else 0,
+      "beams": beams,
       "seed": seed,
       **report.environment(),
   }

@@ -18,7 +18,7 @@ SETTINGS = dict(
 
 def main() -> None:
   folder, output, lines = pathlib.Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
-  write = decode._Records.write
+  write = decode.Records.write
 
   def write_or_die(records, record):
     if not lines_left:
@@ -29,7 +29,7 @@ def main() -> None:
     write(records, record)
 
   lines_left = [None] * lines
-  decode._Records.write = write_or_die
+  decode.Records.write = write_or_die
   pair = tiny.load(folder)
   decode.decode(pair.target, pair.draft, input=str(folder / "sentences.txt"), output=output, **SETTINGS)
 

@@ -1,7 +1,6 @@
 """`probability.transforms` against NumPy that sorts, and against what T5X kept.
 
-T5X's masks stand in `reference/masks.npz` of the T5X fixtures; where those are
-missing, `oracles` says the same on smaller inputs.
+T5X's masks stand in `tests/fixtures/t5x/masks.npz`.
 """
 
 import json
@@ -17,8 +16,7 @@ import pytest
 from specdec.probability import transforms
 from tests import oracles
 
-SHARED = pathlib.Path(__file__).parents[3] / "shared" / "t5x_fixtures" / "reference"
-shared = pytest.mark.skipif(not SHARED.is_dir(), reason="the full set of T5X fixtures is not beside the repository")
+T5X = pathlib.Path(__file__).parents[1] / "fixtures" / "t5x"
 
 to_law = jax.jit(transforms.to_law)
 top_k_mask = jax.jit(transforms.top_k_mask)
@@ -174,11 +172,10 @@ def test_bans_of_another_batch_are_an_error():
 
 @pytest.fixture(scope="module")
 def masks():
-  with np.load(SHARED / "masks.npz") as arrays:
-    return dict(arrays), json.loads((SHARED / "masks.json").read_text())
+  with np.load(T5X / "masks.npz") as arrays:
+    return dict(arrays), json.loads((T5X / "masks.json").read_text())
 
 
-@shared
 def test_laws_are_t5x_s(masks):
   arrays, description = masks
   configs = {name: config for name, config in description["configs"].items() if isinstance(config, dict)}
@@ -201,7 +198,6 @@ def test_laws_are_t5x_s(masks):
       np.testing.assert_allclose(found[row], probs[row], atol=1e-6, err_msg=f"{name} {kind}")
 
 
-@shared
 @pytest.mark.parametrize("k", [0, 1, 10, 256, 257])
 def test_top_k_mask_is_t5x_s(masks, k):
   arrays, _ = masks
@@ -210,7 +206,6 @@ def test_top_k_mask_is_t5x_s(masks, k):
   np.testing.assert_array_equal(kept, arrays["logits"] > -1e7 if k == 0 else theirs)
 
 
-@shared
 @pytest.mark.parametrize("p", [0.0, 0.9])
 def test_top_p_mask_is_t5x_s(masks, p):
   arrays, description = masks
@@ -224,7 +219,6 @@ def test_top_p_mask_is_t5x_s(masks, p):
       np.testing.assert_array_equal(kept[row], theirs[row], err_msg=kind)
 
 
-@shared
 @pytest.mark.parametrize("name", ["0.0", "1e-05", "0.0001"])
 def test_greedy_is_t5x_s(masks, name):
   arrays, _ = masks
@@ -232,7 +226,6 @@ def test_greedy_is_t5x_s(masks, name):
   np.testing.assert_array_equal(np.argmax(law, -1), arrays[f"greedy_at_t{name}/tokens"])
 
 
-@shared
 def test_tokens_that_t5x_drew_with_both_masks_are_possible(masks):
   arrays, _ = masks
   setting = transforms.sampling(16, temperature=0.7, top_k=10, top_p=0.9)
