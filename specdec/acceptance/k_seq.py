@@ -42,7 +42,7 @@ def best_rho(p: Array, q: Array, k: Array) -> Array:
   Example:
     >>> p, q = jnp.array([[.5, .5]]), jnp.array([[.9, .1]])
     >>> [round(float(best_rho(p, q, jnp.array([k]))[0]), 3) for k in (1, 2)]
-    [1.0, 1.455]
+    [1.0, 1.584]
 
   Source: Sun et al. 2023 (SpecTr), section 5.
   """
