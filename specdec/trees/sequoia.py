@@ -160,7 +160,7 @@ def best_size(
   Example:
     >>> shape, speed = best_size([0.7, 0.2], {0: 1.0, 2: 1.1, 4: 1.2, 8: 3.0}, 0.1)
     >>> len(shape.parents) - 1, round(speed, 2)
-    (4, 1.69)
+    (4, 1.82)
 
   Source: section 3.3.
   """

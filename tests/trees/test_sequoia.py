@@ -75,7 +75,7 @@ def test_best_size_maximises_tokens_a_second():
   )  # fmt: skip
   shape, speed = sequoia.best_size(acceptance, times, draft)
   assert abs(speed - best) < 1e-9
-  assert len(shape.parents) - 1 == 6
+  assert len(shape.parents) - 1 == 4
   flat, _ = sequoia.best_size(acceptance, times, 1.0)  # Depth is dear.
   assert flat.depth < shape.depth
   assert sequoia.best_size(acceptance, times, draft, max_depth=2)[0].depth == 2
