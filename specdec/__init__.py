@@ -13,7 +13,7 @@ _NAMES = {
     ),
     "specdec.loop": ("generate", "Output", "Statistics"),
     "specdec.probability.transforms": ("sampling", "Sampling"),
-    "specdec.recipes": ("autoregressive", "leviathan"),
+    "specdec.recipes": ("autoregressive", "dyspec", "dyspec_threshold", "leviathan", "sequoia", "specinfer", "spectr"),
     "specdec.models": ("Model", "load_model", "pretrained"),
 }  # fmt: skip
 _WHERE = {name: module for module, names in _NAMES.items() for name in names}

@@ -113,9 +113,13 @@ class Draft(NamedTuple):
 
   Attributes:
     tokens: [B, G] int32.
-    topology: of the block: the root, then the G drafted nodes.
-    log_q: [B, G, V], the law that each token was drawn from, after every
-      transform; None when each token was chosen with certainty.
+    topology: of the block: the root, then the G drafted nodes; the same for
+      every row, or one a row.
+    log_q: [B, G, V], the law after block nodes 0 … G - 1, after every transform,
+      from which their children were drawn: for a chain, the law of each token.
+      After a node without children it is not read. Children drawn without
+      replacement follow it with their earlier siblings taken out. None when
+      each token was chosen with certainty.
   """
 
   tokens: Array
@@ -148,7 +152,8 @@ class Verdict(NamedTuple):
     count: [B] int32, how many of them are accepted.
     next_token: [B] int32, the correction, or the bonus after a full acceptance.
     acceptance: [B, G] float32, probability that a draft at this place is
-      accepted given its prefix (for a chain sum min(p, q), the paper's beta).
+      accepted given its prefix (for a chain sum min(p, q), the paper's beta);
+      in a tree also given its earlier siblings, so 0 after an accepted one.
   """
 
   path: Array
@@ -163,7 +168,8 @@ class AcceptanceRule(Protocol):
   def __call__(self, key: Array, draft: Draft, law: Law, sampling: Any) -> Verdict: ...
 
 
-# `(logits [B, N, V], tokens [B, N], topology, context) -> Law`: the law after each node.
+# `(logits [B, N, V], tokens [B, N], topology, context) -> Law`: the law after each node. Depths count from the last
+# committed token; where the topology has `columns`, `tokens` [B, W] are those of the columns.
 Transform = Callable[[Array, Array, Topology, Context], Law]
 
 
@@ -217,10 +223,10 @@ class StepInfo(NamedTuple):
   """What a person wants to know of one step; all zero for a row that has ended.
 
   Attributes:
-    drafted: [B] int32, tokens proposed.
+    drafted: [B] int32, tokens proposed: the drafted nodes of the row's tree.
     accepted: [B] int32, proposed tokens that were committed.
     committed: [B] int32, tokens committed.
-    visited: [B, G] bool, places whose prefix was committed.
+    visited: [B, G] bool, drafted nodes whose prefix was committed.
     acceptance: [B, G] float32, see `Verdict`.
     log_prob: [B] float32, of the committed tokens at temperature 1.
     draft: [B, G] int32, the proposal.

@@ -24,6 +24,7 @@ MODES = {
     "measure_alpha": "specdec.modes.measure_alpha:measure_alpha",
     "benchmark": "specdec.modes.benchmark:benchmark",
     "trace": "specdec.modes.trace:trace",
+    "trees": "specdec.modes.trees:trees",
     "train": "specdec.modes.train:train",
     "export": "specdec.modes.export:export",
     "convert": "specdec.modes.convert:convert",

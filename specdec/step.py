@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from specdec import interfaces
 from specdec.interfaces import AcceptanceRule, DecodeState, Drafter, LanguageModel, Params, Prompt, Step, StepInfo, Transform
+from specdec.trees.topology import NO_PARENT
 
 Array = jax.Array
 
@@ -67,12 +68,16 @@ def speculative_step(
         draft=drafter.observe(draft_state, verdict, committed),
     )
     running = state.running
-    depth = draft.topology.depth[1:]
+    tree = draft.topology.per_row(running.shape[0])
+    depth, parents = tree.depth[:, 1:], tree.parents[:, 1:]
+    # The prefix of a node is committed when its parent is the committed node of that depth.
+    above = jnp.take_along_axis(nodes, jnp.maximum(depth - 1, 0), axis=1)
+    on_path = (parents == above) & (parents != NO_PARENT) & (depth <= committed[:, None])
     info = StepInfo(
-        drafted=jnp.where(running, draft.tokens.shape[1], 0),
+        drafted=jnp.where(running, (parents != NO_PARENT).sum(axis=1, dtype=jnp.int32), 0),
         accepted=jnp.minimum(committed, verdict.count),
         committed=committed,
-        visited=(depth[None, :] <= committed[:, None]) & running[:, None],
+        visited=on_path & running[:, None],
         acceptance=verdict.acceptance,
         log_prob=log_prob,
         draft=draft.tokens,

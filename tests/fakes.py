@@ -24,6 +24,7 @@ from specdec.interfaces import LanguageModel, Law, Params, Prompt, Scores, Step
 from specdec.networks.t5 import T5, T5Config
 from specdec.probability import transforms
 from specdec.step import speculative_step
+from specdec.trees import topology
 from tests import oracles
 
 EOS = oracles.EOS
@@ -71,11 +72,11 @@ def table_model() -> LanguageModel:
     zeros = jnp.zeros((batch, buffer_length), jnp.int32)
     state = TableState(prompt.tokens[:, 0], zeros, jnp.zeros((batch,), jnp.int32), jnp.int32(0))
     for i in range(width - 1):
-      _, state = _advance(table, state, prompt.prefix[:, i : i + 1], jnp.array([-1]))
+      _, state = _advance(table, state, prompt.prefix[:, i : i + 1], topology.chain(1))
     return commit(state, None, prompt.prefix_length - 1)
 
-  def score(table, state: TableState, tokens, topology):
-    return _advance(table, state, tokens, topology.parents)
+  def score(table, state: TableState, tokens, tree):
+    return _advance(table, state, tokens, tree)
 
   def commit(state: TableState, path, count) -> TableState:
     if path is not None:
@@ -90,20 +91,21 @@ def _write(buffer, new, start):
   return jax.vmap(lambda b, n, s: jax.lax.dynamic_update_slice_in_dim(b, n, s, 0))(buffer, new, start)
 
 
-def _advance(table, state: TableState, tokens, parents):
+def _advance(table, state: TableState, tokens, tree):
+  batch, number_of_nodes = tokens.shape
   _, entries, vocab = table.shape
   first = state.length + state.pending
-  before = jnp.take_along_axis(state.numbers, jnp.maximum(first - 1, 0)[:, None], axis=1)[:, 0]
-  numbers = []
-  for node in range(tokens.shape[1]):
-    if node == 0:
-      number = jnp.where(first == 0, 0, child(before, tokens[:, 0], vocab, entries))
-    else:
-      number = child(jnp.stack(numbers)[parents[node]], tokens[:, node], vocab, entries)
-    numbers.append(number)
-  numbers = jnp.stack(numbers, axis=1)
-  logits = table[state.row[:, None], numbers]
-  state = state._replace(numbers=_write(state.numbers, numbers, first), pending=state.pending + tokens.shape[1])
+  base = first if tree.columns is None else state.length  # The slot that a parent of 0 stands for.
+  parents = tree.per_row(batch).parents
+  numbers, row = state.numbers, jnp.arange(batch)
+  for node in range(number_of_nodes):
+    above = jnp.where(parents[:, node] < 0, base - 1, base + parents[:, node])
+    number = child(numbers[row, jnp.maximum(above, 0)], tokens[:, node], vocab, entries)
+    number = jnp.where(above < 0, 0, number)  # BOS
+    numbers = _write(numbers, number[:, None], first + node)
+  mine = jax.vmap(lambda n, s: jax.lax.dynamic_slice_in_dim(n, s, number_of_nodes))(numbers, first)
+  logits = table[state.row[:, None], mine]
+  state = state._replace(numbers=numbers, pending=state.pending + number_of_nodes)
   return Scores(logits, jnp.zeros((*tokens.shape, 1))), state
 
 

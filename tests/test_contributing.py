@@ -41,7 +41,7 @@ def model():
   return flax_model.t5_model(module), flax_model.prepare(module, params)
 
 
-@pytest.mark.parametrize("which", ["drafter", "rule"])
+@pytest.mark.parametrize("which", ["drafter", "rule", "tree"])
 def test_skeleton_decodes_as_the_plain_decoder(skeletons, model, which):
   language_model, params = model
   transform = recipes.sampling_transform()
@@ -51,6 +51,8 @@ def test_skeleton_decodes_as_the_plain_decoder(skeletons, model, which):
   else:
     rule = skeletons["accept_nothing"]
   step = speculative_step(language_model, drafter, rule, transform, recipes.EOS_ID)
+  if which == "tree":
+    step = recipes.tree(language_model, language_model, skeletons["comb"](3))
   tokens = jnp.asarray([[5, 9, 2, 1], [7, 3, 1, 0]], jnp.int32)
   prompt = Prompt(tokens, tokens > 0, jnp.zeros((2, 1), jnp.int32), jnp.ones((2,), jnp.int32))
   settings = transforms.sampling(2, 0.0)

@@ -71,7 +71,8 @@ def t5_model(module: T5, vocab_size: int | None = None) -> LanguageModel:
 
   def score(params: T5Params, state, tokens: Array, topology: Topology) -> tuple[Scores, t5_decoder.DecoderState]:
     mask = None if topology.is_chain else topology.mask
-    logits, hidden, state = t5_decoder.score(params.decoder, config, state, tokens, topology.depth, mask)
+    shape = (topology.depth, mask, topology.columns)
+    logits, hidden, state = t5_decoder.score(params.decoder, config, state, tokens, *shape)
     return Scores(logits[..., :vocab_size], hidden), state
 
   def commit(state: t5_decoder.DecoderState, path: Array | None, count: Array) -> t5_decoder.DecoderState:

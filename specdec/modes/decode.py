@@ -1,6 +1,6 @@
 """`--mode=decode`: a file of requests in, a file of JSONL records out."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import contextlib
 import hashlib
 import json
@@ -19,18 +19,21 @@ from specdec import models
 from specdec import recipes
 from specdec.benchmark import timing
 from specdec.data import prompts
-from specdec.interfaces import Params, Prompt, Step, StopCode
+from specdec.interfaces import LanguageModel, Params, Prompt, Step, StopCode
 from specdec.probability import transforms
 
 Array = jax.Array
 
 
-def row_record(request: prompts.Request, row: int, output: loop.Output, vocabulary, seconds: float) -> dict[str, Any]:
-  """The JSONL record of row `row` of an `Output` whose arrays are on the host."""
+def row_record(
+    request: prompts.Request, row: int, output: loop.Output, vocabulary, seconds: float, tree: bool = False
+) -> dict[str, Any]:
+  """The JSONL record of row `row` of an `Output` whose arrays are on the host; of a tree, positions are depths."""
   s = output.statistics
   ids = output.tokens[row, : output.lengths[row]].tolist()
   visited = s.visited[row]
-  accepted_at = np.flip(np.cumsum(np.flip(s.histogram[row])))[1:]  # steps that accepted more than i tokens
+  at_least = np.flip(np.cumsum(np.flip(s.histogram[row])))  # steps that accepted i tokens or more
+  accepted_at, tried = at_least[1:], at_least[:-1] if tree else visited
   return {
       "inputs": request.inputs if request.inputs is not None else vocabulary.decode(request.input_ids),
       "prediction": vocabulary.decode([*request.prefix_ids, *ids]),
@@ -42,7 +45,7 @@ def row_record(request: prompts.Request, row: int, output: loop.Output, vocabula
       "committed": int(s.committed[row]),
       "reached": int(visited.sum()),
       "acceptance_histogram": s.histogram[row].tolist(),
-      "acceptance_per_position": [round(float(a / v), 6) if v else None for a, v in zip(accepted_at, visited)],
+      "acceptance_per_position": [round(float(a / v), 6) if v else None for a, v in zip(accepted_at, tried)],
       "alpha": round(float(s.acceptance[row].sum() / visited.sum()), 6) if visited.sum() else None,
       "stop": StopCode(int(output.stop[row])).name,
       "seconds": round(seconds, 6),
@@ -191,6 +194,7 @@ def decode(
     target: models.Model,
     draft: models.Model | None = None,
     gamma: int = 7,
+    method: Callable[[LanguageModel, LanguageModel], Step] | None = None,
     input: str = "-",
     output: str = "-",
     jsonl: bool | None = None,
@@ -214,6 +218,8 @@ def decode(
     target: the model whose law is kept.
     draft: drafts for it; None decodes plainly.
     gamma: tokens drafted a step.
+    method: builds the step from target and draft, such as `recipes.dyspec` with
+      its size bound (gin/trees); None is `recipes.leviathan` with gamma.
     input: plain text or JSONL, see `data.prompts.read_requests`; '-' is stdin.
     output: JSONL; '-' is stdout. Written as it comes, renamed when whole.
     jsonl: None decides by the ending of `input`.
@@ -257,12 +263,15 @@ def decode(
   plain = Decoder(recipes.autoregressive(target.model), params, settings, **shape)
   decoder = plain
   if draft is not None:
-    decoder = Decoder(recipes.leviathan(target.model, draft.model, gamma), params, settings, **shape)
+    step = method(target.model, draft.model) if method else recipes.leviathan(target.model, draft.model, gamma)
+    gamma = step.size
+    decoder = Decoder(step, params, settings, **shape)
   inputs_hash = hashlib.sha256(repr([r[1:] for r in requests]).encode()).hexdigest()
   weights_hash = fingerprint(params)
-  records = Records(
-      output, settings | shape | {"gamma": gamma if draft else 0, "inputs": inputs_hash, "weights": weights_hash}
-  )
+  run = {"gamma": gamma if draft else 0, "inputs": inputs_hash, "weights": weights_hash}
+  if method:
+    run["method"] = getattr(method, "__name__", "given")
+  records = Records(output, settings | shape | run)
   results = list(records.done)
   rest = requests[len(results) :]
   decoder.compile(rest)
@@ -271,7 +280,7 @@ def decode(
     for group in prompts.batches(rest, batch_size):
       result, seconds = decoder(group)
       for row, request in enumerate(group):
-        record = row_record(request, row, result, target.vocabulary, seconds)
+        record = row_record(request, row, result, target.vocabulary, seconds, tree=method is not None)
         if record["stop"] == StopCode.NOT_FINITE.name:
           print(f"line {request.line}: stopped, the model's output is not finite.", file=sys.stderr)
         records.write(record)
@@ -281,9 +290,12 @@ def decode(
   check_finite([StopCode[r["stop"]] for r in results])
   if compare and draft is not None:
     sample = requests[:compare]
-    costs = timing.measure_costs(
-        target.model, draft.model, params, *decoder.arguments(sample[:1])[3:5], recipes.sampling_transform(), gamma
-    )
+    costs = None  # The closed forms are those of a chain.
+    if method is None:
+      arguments = decoder.arguments(sample[:1])
+      costs = timing.measure_costs(
+          target.model, draft.model, params, *arguments[3:5], recipes.sampling_transform(), gamma
+      )
     totals = {k: sum(r[k] for r in results) for k in ("steps", "drafted", "accepted", "committed")}
     comparison = timing.compare(plain, decoder, sample)
     for line in timing.describe(comparison, costs, mean_alpha(results), gamma, totals, temperature):

@@ -140,26 +140,31 @@ def start(weights: DecoderWeights, config: T5Config, encoded: Array, encoder_mas
   )
 
 
-def _self_bias(state: DecoderState, depth: Array, mask: Array | None) -> Array:
+def _self_bias(state: DecoderState, depth: Array, mask: Array | None, columns: Array | None) -> Array:
   """Bias [B, H, N, L] of the new tokens over the slots, `MASKED` where they must not look.
 
   Distances are differences of positions. A committed slot is its own position;
-  a new token's position is `length + pending + depth`.
+  a new token's position is `length + pending + depth`, or `length + depth`
+  where `columns` tells the depths of the pending ones too.
   """
   cache = state.cache
   slots = jnp.arange(cache.buffer_length)
   first = (cache.length + cache.pending)[:, None]  # [B, 1]
-  query = first + depth[None, :]  # [B, N]
-  node = slots[None, :] - first  # [B, L], index among the new tokens
   if mask is None:  # A chain: slot and position are the same, and order is ancestry.
-    key = jnp.broadcast_to(slots[None, :], node.shape)
+    query = first + depth[None, :]  # [B, N]
+    key = jnp.broadcast_to(slots[None, :], (first.shape[0], cache.buffer_length))
     seen = slots[None, None, :] <= query[:, :, None]
   else:
-    number = depth.shape[0]
-    inside = (node >= 0) & (node < number)
-    clipped = jnp.clip(node, 0, number - 1)
-    key = jnp.where(inside, first + depth[clipped], slots[None, :])
-    ancestor = mask[:, clipped].transpose(1, 0, 2)  # [B, N, L]
+    if columns is not None:
+      first = cache.length[:, None]  # The slot of column 0.
+    rows = lambda x, rank: jnp.broadcast_to(x, (first.shape[0], *x.shape[x.ndim - rank :]))
+    query = first + rows(depth, 1)
+    columns, mask = rows(depth if columns is None else columns, 1), rows(mask, 2)
+    node = slots[None, :] - first  # [B, L], the column of each slot
+    inside = (node >= 0) & (node < columns.shape[1])
+    clipped = jnp.clip(node, 0, columns.shape[1] - 1)
+    key = jnp.where(inside, first + jnp.take_along_axis(columns, clipped, axis=1), slots[None, :])
+    ancestor = jnp.take_along_axis(mask, clipped[:, None, :], axis=2)  # [B, N, L]
     seen = jnp.where(inside[:, None, :], ancestor, slots[None, None, :] < first[:, :, None])
   distance = jnp.clip(query[:, :, None] - key[:, None, :], 0, cache.buffer_length - 1)  # [B, N, L]
   bias = state.distance_bias[:, distance].transpose(1, 0, 2, 3)
@@ -173,6 +178,7 @@ def score(
     tokens: Array,
     depth: Array,
     mask: Array | None = None,
+    columns: Array | None = None,
 ) -> tuple[Array, Array, DecoderState]:
   """Scores N new tokens a row in one call and appends them to the pending slots.
 
@@ -181,9 +187,12 @@ def score(
     config: of the model.
     state: of the request.
     tokens: [B, N] int32.
-    depth: [N] int32, distance of each token from the first new position.
-    mask: [N, N] bool, True where column j is an ancestor of row i or i itself;
-      None for a chain (depth is then 0, 1, …).
+    depth: [N] or [B, N] int32, distance of each token from the first new position.
+    mask: [N, N] or [B, N, N] bool, True where column j is an ancestor of row i
+      or i itself; None for a chain (depth is then 0, 1, …).
+    columns: None, or [W] or [B, W]: depths of the pending tokens and then the
+      new ones, all measured from the first pending position; `mask` then has W
+      columns (see `trees.topology.Topology`).
 
   Returns:
     Logits [B, N, V] in float32, final hidden states [B, N, E], the new state.
@@ -193,7 +202,7 @@ def score(
   split = lambda y: attention.split_columns(y, config.num_heads, batch)
   softmax_dtype = jnp.float32 if config.float32_attention_logits else None
   x = weights.embedding[tokens.reshape(-1)].astype(dtype).T  # [E, B*N]
-  bias = _self_bias(state, depth, mask)
+  bias = _self_bias(state, depth, mask, columns)
   first = state.cache.length + state.cache.pending
   keys, values = [], []
   for i, layer in enumerate(weights.layers):

@@ -1,0 +1,152 @@
+"""Measurements of trees: what DySpec's premise rests on, what building a tree costs, and means with their errors.
+
+Dimensions: B batch, L text length, V vocabulary, M bins of draft probability.
+"""
+
+from collections.abc import Sequence
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from specdec.benchmark import timing
+from specdec.drafters.tree import DRAFT_TEMPERATURE, tree_drafter
+from specdec.interfaces import Context, LanguageModel, Params, Prompt, Scores, Transform
+from specdec.probability.transforms import GREEDY_TEMPERATURE
+from specdec.trees import topology
+from specdec.trees.growth import Growth
+
+Array = jax.Array
+
+BINS = 20
+_RANKS = 8  # Most likely draft tokens that a greedy row looks at.
+
+
+class Premise(NamedTuple):
+  """Acceptance by draft probability, summed over tokens that the draft may draw.
+
+  Attributes:
+    weight: [M], how often a drafted token has a probability in this bin.
+    probability: [M], sum of their draft probabilities.
+    accepted: [M], sum of the probabilities that they are accepted.
+  """
+
+  weight: Any
+  probability: Any
+  accepted: Any
+
+
+@functools.partial(jax.jit, static_argnames=("target", "draft", "transform"))
+def premise_on_text(
+    target: LanguageModel,
+    draft: LanguageModel,
+    transform: Transform,
+    params: Params,
+    prompt: Prompt,
+    sampling: Any,
+    tokens: Array,
+    lengths: Array,
+) -> Premise:
+  """Acceptance against draft probability before each token of a text: the premise of DySpec, its Figure 2.
+
+  A sampled row draws y from q and accepts it with `min(1, p(y) / q(y))`; here
+  all y are weighted by q(y). A greedy row drafts the most likely tokens, and
+  accepts the target's argmax; its draft probability is at `DRAFT_TEMPERATURE`.
+
+  Args:
+    target: the target.
+    draft: the draft.
+    transform: the one that decoding uses, on both.
+    params: of both.
+    prompt: what the text is an output for.
+    sampling: settings of each row.
+    tokens: [B, L] int32, the text, then anything.
+    lengths: [B], of the text.
+
+  Source: Xiong et al. 2024 (DySpec), section 3 and Figure 2.
+  """
+  batch, length = tokens.shape
+  block = topology.chain(length)
+  last = jnp.take_along_axis(prompt.prefix, prompt.prefix_length[:, None] - 1, axis=1)
+  inputs = jnp.concatenate([last, tokens[:, :-1]], axis=1)
+  one = jnp.ones((batch,), jnp.int32)
+  context = Context(inputs, one, one, sampling)
+
+  def law(model, own):
+    scores, _ = model.score(own, model.init(own, prompt, prompt.prefix.shape[1] + length), inputs, block)
+    return transform(scores.logits, inputs, block, context)
+
+  p, q = law(target, params.target), law(draft, params.draft)
+  inside = (jnp.arange(length)[None, :] < lengths[:, None])[..., None]
+  sampled = jnp.exp(q.log_p)
+  ranked, token = jax.lax.top_k(jax.nn.softmax(q.logits / DRAFT_TEMPERATURE, axis=-1), min(_RANKS, sampled.shape[-1]))
+  best = jnp.argmax(p.logits, axis=-1)[..., None]
+  greedy = (sampling.temperature <= GREEDY_TEMPERATURE)[:, None, None]
+
+  def bins(probability, weight, accepted):
+    index = jnp.clip((probability * BINS).astype(jnp.int32), 0, BINS - 1)
+    put = lambda x: jnp.zeros((BINS,)).at[index].add(jnp.where(inside, x, 0.0))
+    return Premise(put(weight), put(weight * probability), put(accepted))
+
+  drawn = bins(sampled, jnp.where(greedy, 0.0, sampled), jnp.where(greedy, 0.0, jnp.minimum(jnp.exp(p.log_p), sampled)))
+  chosen = greedy.astype(jnp.float32) * jnp.ones_like(ranked)
+  return jax.tree.map(jnp.add, drawn, bins(ranked, chosen, jnp.where(token == best, chosen, 0.0)))
+
+
+def free_model(vocab_size: int) -> LanguageModel:
+  """A draft that costs nothing: fixed logits, peaked as a real draft's, that differ by token."""
+
+  def init(params, prompt: Prompt, buffer_length: int):
+    return jnp.zeros((prompt.prefix.shape[0],))
+
+  def score(params, state, tokens: Array, tree):
+    shift = (tokens[..., None] * 7919 + jnp.arange(vocab_size)) % vocab_size
+    logits = -2.0 * jnp.log1p(shift.astype(jnp.float32))
+    return Scores(logits, logits[..., :1]), state + logits[:, 0, 0]
+
+  return LanguageModel(init, score, lambda state, path, count: state)
+
+
+def build_seconds(
+    growth: Growth, transform: Transform, prompt: Prompt, sampling: Any, vocab_size: int, calls: int = 16, repeats: int = 5
+) -> float:
+  """Seconds to build a tree once, the draft's own calls not counted: drawing, growing, masks, laws.
+
+  Times proposals whose draft is free, in one compiled loop.
+  """
+  drafter = tree_drafter(free_model(vocab_size), growth, transform)
+  batch = prompt.prefix.shape[0]
+
+  @jax.jit
+  def loop(key, prompt, sampling):
+    state = drafter.init(None, prompt, growth.size + 8)
+    context = Context(jnp.zeros((batch, 8), jnp.int32), prompt.prefix_length, prompt.prefix_length, sampling)
+
+    def body(i, carry):
+      state, tokens = carry
+      keys = jax.random.split(jax.random.fold_in(key, i), batch)
+      # Each proposal starts from a token of the one before, so that none can be left out.
+      start = context._replace(tokens=context.tokens.at[:, 0].set(tokens[:, -1]))
+      draft, after = drafter.propose(keys, None, state, start)
+      return after._replace(length=state.length), draft.tokens + draft.topology.parents[..., 1:] % 2
+
+    return jax.lax.fori_loop(0, calls, body, (state, jnp.zeros((batch, growth.size), jnp.int32)))[1]
+
+  times = timing.in_turns({"build": lambda: loop(jax.random.key(0), prompt, sampling)}, repeats)
+  return float(np.median(times["build"])) / calls
+
+
+def ratio(numerators: Sequence[float], denominators: Sequence[float]) -> tuple[float, float]:
+  """A ratio of sums and its standard error, sentences being the units that are independent.
+
+  Example:
+    >>> ratio([2.0, 4.0], [1.0, 2.0])
+    (2.0, 0.0)
+  """
+  a, b = np.asarray(numerators, np.float64), np.asarray(denominators, np.float64)
+  mean = a.sum() / b.sum()
+  n = len(a)
+  error = np.sqrt(n / max(1, n - 1) * np.square(a - mean * b).sum()) / b.sum()
+  return float(mean), float(error)

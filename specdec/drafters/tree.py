@@ -1,0 +1,200 @@
+"""A smaller model that drafts a token tree, by any construction of `trees`.
+
+One cache serves all branches: the draft scores nodes as pending tokens, each of
+which sees its ancestors among them through the mask, so that no prefix is
+copied. As in `drafters.model` the cache may lack the last accepted token, and
+every proposal begins by scoring two tokens.
+
+Dimensions: B batch, N drafted nodes, K candidates a node, W nodes scored a
+call, R rows of the tables (the root and every pending slot), V vocabulary.
+"""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from specdec.interfaces import Context, Draft, Drafter, LanguageModel, Law, Prompt, Transform, Verdict
+from specdec.probability import sampling as draw
+from specdec.probability.transforms import GREEDY_TEMPERATURE
+from specdec.trees import children as children_lib
+from specdec.trees import growth as growth_lib
+from specdec.trees import topology
+from specdec.trees.growth import Growth, NO_NODE, Tree
+
+Array = jax.Array
+
+# Folded into the key of a proposal for what is drawn beyond the first child of a node; `draw.uniforms` counts from 0.
+_SIBLINGS = 0x5EED
+
+DRAFT_TEMPERATURE = 0.6  # DySpec's draft is always drawn at it (section 5.1); here it values the trees of greedy rows.
+
+
+class TreeDraftState(NamedTuple):
+  """State of the draft model, how many tokens its cache holds [B], and where it holds the nodes of the tree [B, N + 1]."""
+
+  model: Any
+  length: Array
+  row: Array
+
+
+class _Tables(NamedTuple):
+  """What the draft said, by rows: 0 the root, 1 + slot the pending nodes."""
+
+  node: Array  # [B, R], `NO_NODE` where none
+  log_q: Array  # [B, R, V]
+
+
+def siblings_noise(keys: Array, node: Array, shape: tuple[int, ...], gumbel: bool) -> Array:
+  """What the children of `node` [B, W] beyond the first are drawn with: [B, W, *shape], Gumbel or uniform.
+
+  Of the row's key and the node's number alone, so that neither the batch nor
+  the grouping of calls changes a draw.
+  """
+  sample = jax.random.gumbel if gumbel else jax.random.uniform
+
+  def one(key, number):
+    return sample(jax.random.fold_in(jax.random.fold_in(key, _SIBLINGS), number), shape)
+
+  return jax.vmap(jax.vmap(one, in_axes=(None, 0)))(keys, node)
+
+
+def tree_drafter(
+    model: LanguageModel, growth: Growth, transform: Transform, draft_temperature: float = DRAFT_TEMPERATURE
+) -> Drafter:
+  """Drafts a tree with `model`, by layers or by the most valuable nodes, as the construction says.
+
+  Sampled rows draw children from the draft's law. Greedy rows, whose law is a
+  point mass, take the most likely children in order; the acceptance rules do
+  not read their q.
+
+  Args:
+    model: the draft; its vocabulary is the target's.
+    growth: the construction, such as `trees.dyspec.dyspec_growth(64)`.
+    transform: the target's own transform, so that q is what is sampled from.
+    draft_temperature: at which a greedy row's draft probabilities value places
+      of the tree. Without influence on fixed trees.
+
+  Raises:
+    ValueError: draft_temperature is not positive.
+
+  Source: Xiong et al. 2024 (DySpec), Algorithms 1 and 2; Chen et al. 2024 (Sequoia); Miao et al. 2024 (SpecInfer).
+  """
+  if not draft_temperature > 0:
+    raise ValueError(f"draft_temperature: expected a number above 0, found {draft_temperature}.")
+  pair = topology.chain(2)
+  grow = jax.vmap(growth.grow, in_axes=(0, None, 0))
+  count, fixed = growth.children, growth.topology
+
+  def init(params: Any, prompt: Prompt, buffer_length: int) -> TreeDraftState:
+    batch = prompt.prefix.shape[0]
+    row = jnp.full((batch, growth.size + 1), growth_lib.UNSCORED, jnp.int32)
+    return TreeDraftState(model.init(params, prompt, buffer_length + growth.slots), prompt.prefix_length - 1, row)
+
+  def candidates(key: Array, uniforms: Array, node: Array, law: Law, context: Context) -> tuple[Array, Array]:
+    """Children [B, W, K] of `node` [B, W] in order, and their chances; drawn for sampled rows."""
+    greedy = context.sampling.temperature <= GREEDY_TEMPERATURE
+
+    def best():
+      tokens = children_lib.most_likely(law.logits, count, growth.fills)
+      q = jax.nn.softmax(law.logits / draft_temperature, axis=-1)
+      return tokens, children_lib.chances(tokens, q)
+
+    def sampled():
+      uniform = jnp.take_along_axis(uniforms, node, axis=1)
+      shape = (count - 1,) if growth.replacement else law.log_p.shape[-1:]
+      noise = None if count == 1 else siblings_noise(key, node, shape, not growth.replacement)
+      if growth.replacement:
+        tokens = children_lib.with_replacement(uniform, noise, law.log_p, count)
+      else:
+        tokens = children_lib.without_replacement(uniform, noise, law.log_p, count, growth.fills)
+      q = jnp.nan_to_num(jnp.exp(law.log_p), nan=0.0)
+      found = tokens, children_lib.chances(tokens, q, growth.replacement)
+      return jax.tree.map(lambda a, b: jnp.where(greedy[:, None, None], a, b), best(), found)
+
+    return jax.lax.cond(jnp.all(greedy), best, sampled)
+
+  def propose(key: Array, params: Any, state: TreeDraftState, context: Context) -> tuple[Draft, TreeDraftState]:
+    batch = key.shape[0]
+    uniforms = draw.uniforms(key, growth.size)
+    window = jax.vmap(lambda row, start: jax.lax.dynamic_slice_in_dim(row, start, 2))(context.tokens, state.length)
+    new = context.length - state.length  # 1 or 2 of the window are committed
+    scores, model_state = model.score(params, state.model, window, pair)
+    model_state = model.commit(model_state, None, new)
+    logits = jnp.take_along_axis(scores.logits, (new - 1)[:, None, None], axis=1)
+    last = jnp.take_along_axis(window, (new - 1)[:, None], axis=1)
+    law = transform(logits, last, topology.chain(1), context)
+    root = jnp.zeros((batch, 1), jnp.int32)
+    tokens, chance = candidates(key, uniforms, root, law, context)
+
+    put = lambda table, value, at: jax.lax.dynamic_update_slice_in_dim(table, value.astype(table.dtype), at, 1)
+    rows = 1 + growth.slots
+    tree = jax.tree.map(lambda x: jnp.broadcast_to(x, (batch, *x.shape)), growth_lib.seed(growth))
+    tree = tree._replace(candidates=put(tree.candidates, tokens, 0), chance=put(tree.chance, chance, 0))
+    tables = _Tables(
+        node=put(jnp.full((batch, rows), NO_NODE, jnp.int32), root, 0),
+        log_q=put(jnp.zeros((batch, rows, law.log_p.shape[-1]), jnp.float32), law.log_p, 0),
+    )
+    first = jnp.where(jnp.arange(growth.width) == 0, 0, NO_NODE).astype(jnp.int32)
+    tree, frontier = grow(tree, jnp.int32(0), jnp.broadcast_to(first, (batch, growth.width)))
+
+    def call(carry):
+      index, model_state, tree, tables, frontier = carry
+      at = 1 + index * growth.width
+      tables = tables._replace(node=put(tables.node, frontier, at))
+      block, columns = _window(tree, tables.node[:, 1:], frontier, fixed)
+      node = jnp.maximum(frontier, 0)
+      tokens = jnp.take_along_axis(tree.tokens, node, axis=1)
+      # The root is committed: for the draft the first uncommitted position is that of depth 1.
+      below = dataclasses.replace(block, depth=block.depth - 1, columns=block.columns - 1)
+      scores, model_state = model.score(params, model_state, tokens, below)
+      law = transform(scores.logits, columns, block, context)
+      # The last node is a leaf in every tree; the clip is for it and for places without a node.
+      found, chance = candidates(key, uniforms, jnp.minimum(node, growth.size - 1), law, context)
+      tables = tables._replace(log_q=put(tables.log_q, law.log_p, at))
+      tree = tree._replace(candidates=put(tree.candidates, found, at), chance=put(tree.chance, chance, at))
+      tree = jax.vmap(growth_lib.mark_scored, in_axes=(0, 0, None))(tree, frontier, index)
+      tree, after = grow(tree, index + 1, frontier)
+      return index + 1, model_state, tree, tables, after
+
+    def more(carry):
+      return (carry[0] < growth.calls) & jnp.any(carry[4] != NO_NODE)
+
+    if growth.calls:
+      carry = (jnp.int32(0), model_state, tree, tables, frontier)
+      _, model_state, tree, tables, _ = jax.lax.while_loop(more, call, carry)
+    # Laws by node; those of unscored nodes, which have no children, are not read.
+    log_q = jnp.take_along_axis(tables.log_q, jnp.maximum(tree.row[:, :-1, None], 0), axis=1)
+    block = topology.from_parent_arrays(tree.parents) if fixed is None else fixed
+    return Draft(tree.tokens[:, 1:], block, log_q), TreeDraftState(model_state, state.length + new, tree.row)
+
+  def observe(state: TreeDraftState, verdict: Verdict, committed: Array) -> TreeDraftState:
+    row = jnp.take_along_axis(state.row, verdict.path, axis=1)
+    place = jnp.arange(row.shape[1])[None, :]
+    # Of the committed tokens the cache holds those of the path that were scored: all, or all but a leaf.
+    scored = jnp.cumprod((row > 0) & (place < verdict.count[:, None]), axis=1).sum(axis=1)
+    known = jnp.minimum(jnp.maximum(committed - 1, 0), scored)
+    model_state = model.commit(state.model, jnp.maximum(row - 1, 0), known)
+    return TreeDraftState(model_state, state.length + known, state.row)
+
+  return Drafter(init, propose, observe, growth.size)
+
+
+def _window(tree: Tree, slots: Array, frontier: Array, fixed: topology.Topology | None) -> tuple[topology.Topology, Array]:
+  """The nodes `frontier` [B, W] as rows over the pending slots, which hold nodes `slots` [B, S]; and the slots' tokens."""
+  batch = frontier.shape[0]
+  shape = (topology.from_parent_arrays(tree.parents) if fixed is None else fixed).per_row(batch)
+  node, held = jnp.maximum(frontier, 0), jnp.maximum(slots, 0)
+  mask = jnp.take_along_axis(shape.mask, node[:, :, None], axis=1)  # [B, W, N + 1]
+  mask = jnp.take_along_axis(mask, held[:, None, :], axis=2)
+  mask = mask & (slots >= 0)[:, None, :] & (frontier >= 0)[:, :, None]
+  at = lambda x, index: jnp.take_along_axis(x, index, axis=1)
+  above = jnp.maximum(at(tree.parents, node), 0)
+  block = topology.Topology(
+      parents=at(tree.row, above) - 1,  # A child of the root gets -1, `NO_PARENT`.
+      depth=at(tree.depth, node),
+      mask=mask,
+      columns=at(tree.depth, held),
+  )
+  return block, at(tree.tokens, held)

@@ -1,0 +1,292 @@
+"""`--mode=trees`: accepted tokens a step of every tree at equal budgets, and what they cost."""
+
+from collections.abc import Iterator, Mapping, Sequence
+import json
+import os
+import sys
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import tqdm
+
+from specdec import models
+from specdec import recipes
+from specdec.acceptance import multi_round
+from specdec.benchmark import lines
+from specdec.benchmark import report
+from specdec.benchmark import timing
+from specdec.benchmark import trees as measure
+from specdec.data import prompts
+from specdec.interfaces import Params, Step
+from specdec.modes.decode import check_finite, Decoder
+from specdec.trees import dyspec
+from specdec.trees import sequoia
+from specdec.trees import specinfer
+from specdec.trees import static
+from specdec.trees.growth import Growth
+
+METHODS = ("chain", "specinfer", "sequoia", "dyspec", "dyspec_threshold")
+_COLUMNS = (
+    "temperature", "size", "method", "tokens_per_step", "standard_error", "drafted_per_step", "ms_per_token",
+    "ms_per_step", "build_ms", "build_share",
+)  # fmt: skip
+
+
+class _Shape(NamedTuple):
+  """What every decode of a run shares."""
+
+  batch_size: int
+  input_lengths: Sequence[int]
+  max_new_tokens: int
+  seed: int
+
+
+def trees(
+    target: models.Model,
+    draft: models.Model,
+    input: str,
+    output: str,
+    table: str | None = None,
+    plot: str | None = None,
+    premise_plot: str | None = None,
+    methods: Sequence[str] = METHODS,
+    sizes: Sequence[int] = (8, 16, 32, 64),
+    temperatures: Sequence[float] = (0.0, 0.6, 1.0),
+    expansions: Mapping[int, Sequence[int]] | None = None,
+    sentences: int = 200,
+    batch_size: int = 1,
+    probe_children: int = 16,
+    width: int = 8,
+    max_depth: int = 16,
+    input_lengths: Sequence[int] = (64,),
+    max_new_tokens: int = 64,
+    seed: int = 0,
+) -> list[dict[str, Any]]:
+  """Decodes the same sentences with every method, size and temperature.
+
+  First it measures, by temperature, acceptance by child rank (for Sequoia) and
+  acceptance by draft probability (DySpec's premise). A run that was stopped
+  goes on after the last whole record of `output`.
+
+  Args:
+    target: the target.
+    draft: the draft.
+    input: sources, see `data.prompts.read_requests`.
+    output: JSONL, a record a cell is added as it is measured.
+    table: a Markdown file for the table, or None.
+    plot: an SVG file for tokens a step against size, or None.
+    premise_plot: an SVG file for acceptance against draft probability, or None.
+    methods: of `METHODS`.
+    sizes: drafted nodes, the same for all methods; a chain drafts so many tokens.
+    temperatures: each is measured.
+    expansions: SpecInfer's configuration for each size; None is several chains
+      from the root, at least as long as there are of them.
+    sentences: how many of the sources are decoded.
+    batch_size: rows of a call; times are of whole calls.
+    probe_children: children whose acceptance is measured.
+    width: nodes a call of the draft scores, for DySpec.
+    max_depth: of Sequoia's and DySpec's trees.
+    input_lengths: encoder lengths; longer inputs are cut.
+    max_new_tokens: longest output.
+    seed: of all draws.
+
+  Returns:
+    The records of `output`: of kind 'rank' and 'premise' by temperature, 'cell'
+    (accepted tokens a step with its standard error over sentences, times, the
+    time to build a tree without the draft's calls and its share of the step),
+    and 'budget' by temperature (the best size for Sequoia as its cost model has
+    it, and as measured).
+
+  Raises:
+    ValueError: bad input, an unknown method, or `output` of other settings.
+  """
+  models.pair(target, draft)
+  unknown = sorted(set(methods) - set(METHODS))
+  if unknown:
+    raise ValueError(f"methods: expected some of {', '.join(METHODS)}, found {unknown[0]}.")
+  requests = prompts.read_requests(models.resolve(input), target.vocabulary)[:sentences]
+  requests = [prompts.fit_length(r, input_lengths[-1]) for r in requests]
+  shape = _Shape(batch_size, tuple(input_lengths), max_new_tokens, seed)
+  settings = dict(sentences=len(requests), width=width, max_depth=max_depth, probe_children=probe_children, **shape._asdict())
+  log = _Log(output, json.loads(json.dumps(settings)), report.environment())
+  run = _Run(target, draft, requests, shape, log)
+  for temperature in temperatures:
+    run.probe(temperature, probe_children)
+  cells = [(t, n, m) for n in sizes for m in methods for t in temperatures]
+  for temperature, size, method in tqdm.tqdm(cells, unit="cell", disable=not sys.stderr.isatty()):
+    if log.find("cell", temperature=temperature, size=size, method=method):
+      continue
+    acceptance = log.find("rank", temperature=temperature)["acceptance"]
+    expansion = (expansions or {}).get(size) or _several_chains(size)
+    growth = _growth(method, size, acceptance, expansion, width, max_depth)
+    run.cell(temperature, size, method, growth)
+  for temperature in temperatures:
+    run.budget(temperature, sizes, max_depth)
+  records = log.records
+  found = [r for r in records if r["kind"] == "cell"]
+  printed = report.table(sorted(found, key=lambda r: (r["temperature"], r["size"], methods.index(r["method"]))), _COLUMNS)
+  print(printed, file=sys.stderr)
+  if table:
+    report.write_text(table, printed + "\n\n" + report.table([r for r in records if r["kind"] == "budget"], (
+        "temperature", "predicted_size", "predicted_speed", "measured_size", "measured_ms_per_token")) + "\n")  # fmt: skip
+  if plot:
+    report.write_text(plot, _plot(found, methods, temperatures))
+  if premise_plot:
+    report.write_text(premise_plot, _premise_plot([r for r in records if r["kind"] == "premise"]))
+  return records
+
+
+def _several_chains(size: int) -> tuple[int, ...]:
+  """k chains of equal length d >= k from the root, k d = size with k as large as that allows."""
+  count = next(k for k in range(int(size**0.5), 0, -1) if size % k == 0)
+  return (count,) + (1,) * (size // count - 1)
+
+
+def _growth(method: str, size: int, acceptance, expansion, width: int, max_depth: int) -> Growth:
+  """The construction of a method; a chain is the tree of width one."""
+  if method == "chain":
+    return static.static_growth(list(range(-1, size)))
+  if method == "specinfer":
+    return specinfer.specinfer_growth(expansion)
+  if method == "sequoia":
+    return sequoia.sequoia_growth(acceptance, size, min(max_depth, size))
+  if method == "dyspec":
+    return dyspec.dyspec_growth(size, width, max_depth)
+  return dyspec.dyspec_threshold_growth(size, 1 / size, width, max_depth)
+
+
+class _Log:
+  """The records of a run, in memory and in their file."""
+
+  def __init__(self, path: str, settings: dict[str, Any], environment: dict[str, Any]):
+    self._path, self._settings, self._environment = path, settings, environment
+    self.records: list[dict[str, Any]] = []
+    if path != "-" and os.path.exists(path):
+      with open(path, encoding="utf-8") as file:
+        self.records = [json.loads(line) for line in file if line.endswith("\n")]
+      if any(r.get("settings") != settings for r in self.records):
+        raise ValueError(f"output: {path} holds records of other settings; name another file, or remove it.")
+
+  def add(self, kind: str, **values) -> None:
+    record = {"kind": kind, **values, "settings": self._settings, **self._environment}
+    report.append_record(self._path, record)
+    self.records.append(record)
+
+  def find(self, kind: str, **values) -> dict[str, Any] | None:
+    fits = lambda r: r["kind"] == kind and all(r[name] == value for name, value in values.items())
+    return next((r for r in self.records if fits(r)), None)
+
+
+class _Run:
+  """The parts of a measurement."""
+
+  def __init__(self, target: models.Model, draft: models.Model, requests, shape: _Shape, log: _Log):
+    self._target, self._draft, self._requests, self._shape, self._log = target, draft, requests, shape, log
+    self._params = Params(target.params, draft.params)
+    self._transform = recipes.sampling_transform()
+    self._steps: dict[Any, Step] = {}
+
+  def _decoder(self, step: Step, temperature: float) -> Decoder:
+    return Decoder(step, self._params, dict(temperature=temperature), **self._shape._asdict())
+
+  def _decode(self, step: Step, temperature: float) -> Iterator[tuple[Any, list, float, tuple]]:
+    decoder = self._decoder(step, temperature)
+    decoder.compile(self._requests)
+    for group in prompts.batches(self._requests, self._shape.batch_size):
+      result, seconds = decoder(group)
+      check_finite(result.stop[: len(group)])
+      yield result, group, seconds, decoder.arguments(group)
+
+  def _tree(self, growth: Growth, method: str) -> Step:
+    """A step for each construction: those that do not depend on the temperature are compiled once."""
+    key = (method, growth.size, tuple(growth.topology.parents.tolist()) if growth.topology is not None else None)
+    if key not in self._steps:
+      rule = multi_round.with_replacement if growth.replacement else multi_round.without_replacement
+      if method == "chain":
+        self._steps[key] = recipes.leviathan(self._target.model, self._draft.model, growth.size)
+      else:
+        self._steps[key] = recipes.tree(self._target.model, self._draft.model, growth, rule)
+    return self._steps[key]
+
+  def probe(self, temperature: float, children: int) -> None:
+    """Acceptance by child rank, on a tree of one layer, and by draft probability, on the text that came out."""
+    if self._log.find("premise", temperature=temperature):
+      return
+    growth = static.static_growth([-1] + [0] * children)
+    visited, accepted, premise = [], [], None
+    for result, group, _, arguments in self._decode(self._tree(growth, "probe"), temperature):
+      visited.append(result.statistics.visited[: len(group)])
+      accepted.append(result.statistics.acceptance[: len(group)])
+      lengths = np.where(np.arange(len(result.lengths)) < len(group), result.lengths, 0)
+      _, _, params, prompt, sampling, *_ = arguments
+      found = measure.premise_on_text(
+          self._target.model, self._draft.model, self._transform, params, prompt, sampling, result.tokens, lengths
+      )
+      premise = found if premise is None else jax.tree.map(np.add, premise, found)
+    rates = sequoia.acceptance_by_rank([-1] + [0] * children, np.concatenate(visited), np.concatenate(accepted))
+    self._log.add("rank", temperature=temperature, acceptance=rates.tolist())
+    self._log.add("premise", temperature=temperature, **{k: np.asarray(v).tolist() for k, v in premise._asdict().items()})
+
+  def cell(self, temperature: float, size: int, method: str, growth: Growth) -> None:
+    """Decodes all sentences with one method."""
+    totals: dict[str, list] = {"committed": [], "steps": [], "drafted": []}
+    seconds = 0.0
+    for result, group, taken, arguments in self._decode(self._tree(growth, method), temperature):
+      seconds += taken
+      for name, values in totals.items():
+        values += getattr(result.statistics, name)[: len(group)].tolist()
+    mean, error = measure.ratio(totals["committed"], totals["steps"])
+    steps, tokens = sum(totals["steps"]), sum(totals["committed"])
+    _, _, _, prompt, sampling, *_ = arguments
+    build = measure.build_seconds(growth, self._transform, prompt, sampling, self._target.vocabulary.size)
+    step_seconds = seconds / steps * self._shape.batch_size
+    self._log.add(
+        "cell", temperature=temperature, size=size, method=method, tokens_per_step=mean, standard_error=error,
+        drafted_per_step=sum(totals["drafted"]) / steps, steps=steps, committed=tokens, ms_per_token=1e3 * seconds / tokens,
+        ms_per_step=1e3 * step_seconds, build_ms=1e3 * build, build_share=build / step_seconds,
+        parents=None if growth.topology is None else growth.topology.parents.tolist(),
+    )  # fmt: skip
+
+  def budget(self, temperature: float, sizes: Sequence[int], max_depth: int) -> None:
+    """The best size for a fixed tree as the cost model has it, beside the measured one."""
+    measured = [r for r in self._log.records if r["kind"] == "cell" and r["method"] == "sequoia"]
+    measured = [r for r in measured if r["temperature"] == temperature]
+    if not measured or self._log.find("budget", temperature=temperature):
+      return
+    acceptance = self._log.find("rank", temperature=temperature)["acceptance"]
+    decoder = self._decoder(recipes.autoregressive(self._target.model), temperature)
+    _, _, params, prompt, sampling, *_ = decoder.arguments(self._requests[: self._shape.batch_size])
+    blocks = [1, *(size + 1 for size in sizes)]
+    loops = {f"target{n}": (timing.call_loop(self._target.model, n, 8, self._transform), params.target) for n in blocks}
+    loops["draft"] = (timing.call_loop(self._draft.model, 8, 8, self._transform), params.draft)
+    run = lambda f, own: lambda: f(own, prompt, sampling)
+    seconds = timing.in_turns({name: run(*loop) for name, loop in loops.items()}, 5)
+    median = {name: float(np.median(s)) / 8 for name, s in seconds.items()}
+    shape, speed = sequoia.best_size(acceptance, {n - 1: median[f"target{n}"] for n in blocks}, median["draft"], max_depth)
+    best = min(measured, key=lambda r: r["ms_per_token"])
+    self._log.add(
+        "budget", temperature=temperature, predicted_size=len(shape.parents) - 1, predicted_speed=speed,
+        measured_size=best["size"], measured_ms_per_token=best["ms_per_token"], call_seconds=median,
+    )  # fmt: skip
+
+
+def _plot(cells: Sequence[dict[str, Any]], methods: Sequence[str], temperatures: Sequence[float]) -> str:
+  panel = lambda t, m: sorted(
+      (r["size"], r["tokens_per_step"], r["standard_error"]) for r in cells if (r["temperature"], r["method"]) == (t, m)
+  )
+  plots = [(f"T = {t:g}", {m: points for m in methods if (points := panel(t, m))}) for t in temperatures]
+  return lines.panels(plots, "drafted nodes a step", "tokens a step", log_x=True)
+
+
+def _premise_plot(premises: Sequence[dict[str, Any]]) -> str:
+  """Mean acceptance in each bin of draft probability, with a binomial error, by temperature."""
+
+  def points(record):
+    for weight, probability, accepted in zip(record["weight"], record["probability"], record["accepted"]):
+      if weight >= 5:
+        rate = accepted / weight
+        yield probability / weight, rate, (max(rate * (1 - rate), 0.0) / weight) ** 0.5
+
+  plots = [(f"T = {r['temperature']:g}", {"acceptance": list(points(r))}) for r in premises]
+  return lines.panels(plots, "draft probability", "acceptance", diagonal=True)
