@@ -203,14 +203,16 @@ def language_model() -> LanguageModel:
   def score(params: NgramTables, state: NgramState, tokens: Array, topology: Any) -> tuple[Scores, NgramState]:
     batch, nodes = tokens.shape
     before = state.length + state.pending
-    node, beyond = jnp.arange(nodes), jnp.zeros((nodes,), jnp.int32)  # beyond: how far back of the block's root
+    parents = jnp.broadcast_to(topology.parents, (batch, nodes))
+    node = jnp.broadcast_to(jnp.arange(nodes), (batch, nodes))
+    beyond = jnp.zeros((batch, nodes), jnp.int32)  # How far back of the block's root.
     recent = []
     for _ in range(params.order - 1):
-      place = before[:, None] - beyond[None, :]
+      place = before[:, None] - beyond
       earlier = jnp.take_along_axis(state.tokens, jnp.maximum(place, 0), axis=1)
-      inside = tokens[:, jnp.maximum(node, 0)]
+      inside = jnp.take_along_axis(tokens, jnp.maximum(node, 0), axis=1)
       recent.append(jnp.where(node >= 0, inside, jnp.where(place >= 0, earlier, ABSENT)))
-      node = jnp.where(node >= 0, topology.parents[jnp.maximum(node, 0)], node)
+      node = jnp.where(node >= 0, jnp.take_along_axis(parents, jnp.maximum(node, 0), axis=1), node)
       beyond = beyond + (node < 0)
     recent = jnp.stack(recent[::-1], axis=-1) if recent else jnp.zeros((batch, nodes, 0), jnp.int32)
     law = next_law(params, recent.reshape(batch * nodes, -1)).reshape(batch, nodes, -1)

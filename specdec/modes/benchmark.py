@@ -55,7 +55,7 @@ def benchmark(
   params = Params(target.params, draft.params)
   transform = recipes.sampling_transform()
   plain_step = recipes.autoregressive(target.model)
-  steps = {gamma: recipes.leviathan(target.model, draft.model, gamma) for gamma in gammas}
+  steps = {gamma: draft.drafts_for(target, gamma) for gamma in gammas}
   environment = report.environment()
   records = []
   for batch_size in batch_sizes:

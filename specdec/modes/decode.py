@@ -250,7 +250,7 @@ def decode(
   plain = Decoder(recipes.autoregressive(target.model), params, settings, **shape)
   decoder = plain
   if draft is not None:
-    decoder = Decoder(recipes.leviathan(target.model, draft.model, gamma), params, settings, **shape)
+    decoder = Decoder(draft.drafts_for(target, gamma), params, settings, **shape)
   inputs_hash = hashlib.sha256(repr([r[1:] for r in requests]).encode()).hexdigest()
   weights_hash = _fingerprint(params)
   records = _Records(

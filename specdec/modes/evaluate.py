@@ -128,7 +128,7 @@ def evaluate(
     raise ValueError(f"references: expected {len(requests)} lines, as {input} has, found {len(right)} in {references}.")
   steps = {"plain": recipes.autoregressive(target.model)}
   if draft is not None:
-    steps["speculative"] = recipes.leviathan(target.model, draft.model, gamma)
+    steps["speculative"] = draft.drafts_for(target, gamma)
   params = Params(target.params, draft.params if draft else None)
   outputs, scores, signature = {}, {}, None
   for name, step in steps.items():

@@ -61,7 +61,7 @@ def measure_alpha(
   transform = recipes.sampling_transform()
   shape = dict(batch_size=batch_size, input_lengths=input_lengths, max_new_tokens=max_new_tokens, seed=seed)
   plain_step = recipes.autoregressive(target.model)
-  draft_step = recipes.leviathan(target.model, draft.model, gamma)
+  draft_step = draft.drafts_for(target, gamma)
   records = []
   for temperature in temperatures:
     settings = dict(temperature=temperature, top_k=top_k, top_p=top_p)

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 import sys
 
 from specdec import models
-from specdec import recipes
 from specdec.benchmark import report
 from specdec.benchmark import trace as trace_lib
 from specdec.data import prompts
@@ -49,7 +48,7 @@ def trace(
   requests = prompts.read_requests(models.resolve(input), target.vocabulary)[:sentences]
   requests = [prompts.fit_length(r, input_lengths[-1]) for r in requests]
   settings = dict(temperature=temperature, top_k=top_k, top_p=top_p)
-  step = recipes.leviathan(target.model, draft.model, gamma)
+  step = draft.drafts_for(target, gamma)
   decoder = Decoder(
       step, Params(target.params, draft.params), settings, 1, input_lengths, max_new_tokens, seed, trace=True
   )
