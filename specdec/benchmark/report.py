@@ -29,13 +29,24 @@ def environment() -> dict[str, Any]:
       "jaxlib": jaxlib.__version__,
       "numpy": np.__version__,
       "python": platform.python_version(),
+      "platform": jax.default_backend(),
       "device": jax.devices()[0].device_kind,
       "devices": jax.device_count(),
+      "processor": _processor(),
       "machine": platform.machine(),
       "cores": os.cpu_count(),
       "commit": commit,
       "date": time.strftime("%Y-%m-%d"),
   }
+
+
+def _processor() -> str:
+  """The processor's name, where the system says it."""
+  try:
+    with open("/proc/cpuinfo", encoding="utf-8") as file:
+      return next(line.split(":", 1)[1].strip() for line in file if line.startswith("model name"))
+  except (OSError, StopIteration):
+    return platform.processor() or platform.machine()
 
 
 def append_record(path: str, record: Mapping[str, Any]) -> None:
