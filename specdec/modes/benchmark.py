@@ -113,6 +113,7 @@ def benchmark(
             "high": high,
             "predicted": timing.predicted_ratio(costs, alpha, gamma, [r["committed"] for r in rows]),
             "theorem_3_8": float(speedup.walltime_factor(alpha, gamma, costs.c, costs.v)),
+            "theorem_3_8_v1": float(speedup.walltime_factor(alpha, gamma, costs.c)),
             "alpha": alpha,
             "alpha_standard_error": acceptance.estimate_from_sums(
                 [(r["alpha"] or 0.0) * r["reached"] for r in rows], [r["reached"] for r in rows]

@@ -3,13 +3,13 @@
 from collections.abc import Iterator, Sequence
 import itertools
 import sys
+from typing import Any
 
 from absl import logging
 import jax
 import tqdm
 
 from specdec import models
-from specdec.data import tasks
 from specdec.data import text
 from specdec.data import vocabularies
 from specdec.drafters import ngram_counts
@@ -22,7 +22,7 @@ def fit_ngram(
     vocabulary: vocabularies.Vocabulary,
     output: str,
     input: str | Sequence[str] | None = None,
-    task: tasks.Task | str | None = None,
+    task: Any = None,
     split: str = "train",
     order: int = 3,
     max_successors: int = 0,
@@ -51,7 +51,12 @@ def fit_ngram(
   if (input is None) == (task is None):
     raise ValueError(f"fit_ngram: expected either input or task, found {'neither' if input is None else 'both'}.")
   counter = ngram_counts.Counter(vocabulary.size, order)
-  texts = _lines(vocabulary, input, length) if task is None else tasks.targets(task, split, length)
+  if task is None:
+    texts = _lines(vocabulary, input, length)
+  else:
+    from specdec.data import tasks  # TensorFlow, only where there is a task.
+
+    texts = tasks.targets(task, split, length)
   with tqdm.tqdm(unit="text", disable=not sys.stderr.isatty()) as progress:
     while portion := list(itertools.islice(texts, _PORTION)):
       counter.add(portion)

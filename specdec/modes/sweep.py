@@ -31,6 +31,7 @@ RETRY = {
     "changed": (grid_lib.OPEN, grid_lib.CHANGED),
     "all": (grid_lib.OPEN, grid_lib.FAILED, grid_lib.CHANGED, grid_lib.DONE),
 }
+_CHILD = (sys.executable, "-m", "specdec.modes.cell")
 _TAIL = 20  # Lines of a failed cell's log that are kept with it.
 
 
@@ -190,7 +191,7 @@ class _Runner:
       with tempfile.TemporaryDirectory(prefix="specdec-cell-") as folder:
         output, log_path = os.path.join(folder, "records.jsonl"), os.path.join(folder, "log")
         arguments = [*run.arguments(), *self._flags]
-        command = [sys.executable, "-m", "specdec.modes.cell", str(os.getpid()), *arguments, f"--output={output}"]
+        command = [*_CHILD, str(os.getpid()), *arguments, f"--output={output}"]
         with open(log_path, "wb") as log:
           child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=os.environ | slot)
           self._children.add(child)
