@@ -58,6 +58,7 @@ tpu() { run gcloud compute tpus tpu-vm "$@" --zone="$ZONE"; }
 quoted() { printf '%q ' "$@"; }
 
 ARCHIVE=
+# shellcheck disable=SC2329  # By the trap below.
 clean_up() {
   [[ -z "$ARCHIVE" ]] || rm -f "$ARCHIVE"
   [[ -n "$KEEP" || -n "$EXISTING" ]] || tpu delete "$NAME" --quiet

@@ -16,7 +16,7 @@ GIN = {path.relative_to(ROOT).as_posix() for path in (ROOT / "gin").rglob("*.gin
 PRETRAINED = {path.relative_to(ROOT).as_posix() for path in (ROOT / "specdec" / "pretrained").rglob("*") if path.is_file()}
 MODULES = {path.relative_to(ROOT).as_posix() for path in (ROOT / "specdec").rglob("*.py")}
 # Import names whose distribution has another name.
-DISTRIBUTION = {"absl": "absl-py", "gin": "gin-config", "orbax": "orbax-checkpoint"}
+DISTRIBUTION = {"absl": "absl-py", "gin": "gin-config", "orbax": "orbax-checkpoint", "rouge_score": "rouge-score"}
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +105,6 @@ def test_constraints_pin_what_setup_asks_for():
   assert all(re.fullmatch(r"[\w.-]+==[\w.+]+", line) for line in lines)
   pins = {name.lower().replace("_", "-"): version for name, version in (line.split("==") for line in lines)}
   for name, requirement in declared().items():
-    if name in ("libtpu", "torch", "transformers", "matplotlib"):
+    if name in ("libtpu", "torch", "transformers"):
       continue  # Extras outside the tested installation.
     assert packaging.Requirement(requirement).specifier.contains(pins[name]), f"{requirement} against {pins[name]}"
