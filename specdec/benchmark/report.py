@@ -50,7 +50,9 @@ def _processor() -> str:
 
 
 def append_record(path: str, record: Mapping[str, Any]) -> None:
-  """Adds one JSON line to `path` in a single write; '-' is stdout."""
+  """Adds one JSON line to `path` in a single write; '-' is stdout. Of several processes only the first writes."""
+  if jax.process_index():
+    return
   line = json.dumps(record, default=str) + "\n"
   if path == "-":
     print(line, end="")
@@ -61,7 +63,9 @@ def append_record(path: str, record: Mapping[str, Any]) -> None:
 
 
 def write_text(path: str, text: str) -> None:
-  """Writes `path` whole or not at all; '-' is stdout."""
+  """Writes `path` whole or not at all; '-' is stdout. Of several processes only the first writes."""
+  if jax.process_index():
+    return
   if path == "-":
     sys.stdout.write(text)
     return
