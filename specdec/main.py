@@ -7,16 +7,17 @@ use dynamic registration: they import what they configure.
 
 from collections.abc import Sequence
 import importlib
-import importlib.util  # gin uses it and does not import it
 import inspect
 import logging as std_logging
-import os
 import sys
 
 from absl import app
 from absl import flags
 from absl import logging
 import gin
+
+from specdec.modes.configuration import folder as gin_folder
+from specdec.modes.configuration import parse as parse_gin
 
 MODES = {
     "decode": "specdec.modes.decode:decode",
@@ -29,6 +30,9 @@ MODES = {
     "export": "specdec.modes.export:export",
     "convert": "specdec.modes.convert:convert",
     "beam": "specdec.modes.beam:beam",
+    "fit_ngram": "specdec.modes.fit_ngram:fit_ngram",
+    "sweep": "specdec.modes.sweep:sweep",
+    "report": "specdec.modes.report:report",
 }
 
 _MODE = flags.DEFINE_enum("mode", None, sorted(MODES), "What to do.", required=True)
@@ -37,14 +41,18 @@ _GIN_BINDINGS = flags.DEFINE_multi_string("gin_bindings", [], "A gin binding; --
 _GIN_SEARCH_PATHS = flags.DEFINE_list("gin_search_paths", [], "Folders in which gin files are looked for first.")
 _INPUT = flags.DEFINE_string("input", None, "Input file ('-' is stdin); overrides the gin file.")
 _OUTPUT = flags.DEFINE_string("output", None, "Output file ('-' is stdout); overrides the gin file.")
-_DRY_RUN = flags.DEFINE_bool("dry_run", False, "Print the resolved configuration and stop.")
-
-
-def gin_folder() -> str:
-  """The folder of the gin files: inside the package when installed, beside it in a checkout."""
-  package = os.path.dirname(os.path.abspath(__file__))
-  inside = os.path.join(package, "gin")
-  return inside if os.path.isdir(inside) else os.path.join(os.path.dirname(package), "gin")
+_DRY_RUN = flags.DEFINE_bool("dry_run", False, "Print the resolved configuration (of a sweep: its cells) and stop.")
+_GRID = flags.DEFINE_string("grid", None, "sweep: a grid file, such as those in configs/.")
+_CELLS = flags.DEFINE_string("cells", None, "sweep: only cells whose name this regular expression matches.")
+_RETRY = flags.DEFINE_enum("retry", None, ["none", "failed", "changed", "all"], "sweep: which cells run again.")
+_PARALLEL = flags.DEFINE_integer("parallel", None, "sweep: cells at a time on a host; 0 is what its devices allow.")
+_HOST = flags.DEFINE_integer("host", None, "sweep: the number of this host, of those that share the cells.")
+_HOSTS = flags.DEFINE_integer("hosts", None, "sweep: how many hosts share the cells.")
+_COORDINATOR = flags.DEFINE_string(
+    "coordinator", None, "Starts jax.distributed: HOST:PORT of process 0, or 'auto' on TPU VMs and SLURM."
+)
+_PROCESSES = flags.DEFINE_integer("processes", None, "With --coordinator=HOST:PORT: how many processes there are.")
+_PROCESS = flags.DEFINE_integer("process", None, "With --coordinator=HOST:PORT: the number of this one, from 0.")
 
 
 def rewrite_gin_args(args: Sequence[str]) -> list[str]:
@@ -60,13 +68,36 @@ def rewrite_gin_args(args: Sequence[str]) -> list[str]:
   return rewritten
 
 
-def parse_gin(files: Sequence[str], bindings: Sequence[str], search_paths: Sequence[str] = ()) -> None:
-  """Parses files, then bindings; paths are relative to the working folder, the search paths, or ours."""
-  folder = gin_folder()
-  gin.clear_config(clear_constants=True)
-  for path in (folder, os.path.dirname(folder), *search_paths):
-    gin.add_config_file_search_path(path)
-  gin.parse_config_files_and_bindings(list(files), list(bindings), skip_unknown=False)
+def _function(mode: str):
+  module, name = MODES[mode].split(":")
+  return getattr(importlib.import_module(module), name)
+
+
+def start_distributed(coordinator: str | None, processes: int | None = None, process: int | None = None) -> None:
+  """Joins the processes of several hosts into one JAX program; None leaves this process alone.
+
+  Args:
+    coordinator: 'HOST:PORT' of process 0, or 'auto' where the system says all
+      three (TPU VMs, SLURM).
+    processes: how many there are.
+    process: the number of this one, from 0.
+
+  Raises:
+    ValueError: an address without both numbers, or numbers without an address.
+  """
+  if coordinator is None or coordinator == "auto":
+    if (processes, process) != (None, None):
+      raise ValueError("--processes, --process: expected them with --coordinator=HOST:PORT only.")
+    if coordinator is None:
+      return
+  elif processes is None or process is None:
+    raise ValueError("--coordinator=HOST:PORT: expected --processes and --process with it.")
+  import jax  # Not before a mode needs it.
+
+  if coordinator == "auto":
+    jax.distributed.initialize()
+  else:
+    jax.distributed.initialize(coordinator, processes, process)
 
 
 def run_mode(mode: str, **overrides):
@@ -75,8 +106,7 @@ def run_mode(mode: str, **overrides):
   Raises:
     ValueError: the mode does not take an override, or lacks an argument.
   """
-  module, name = MODES[mode].split(":")
-  function = getattr(importlib.import_module(module), name)
+  function = _function(mode)
   parameters = inspect.signature(function).parameters
   try:
     bound, function = gin.get_bindings(function, resolve_references=False), gin.get_configurable(function)
@@ -113,19 +143,31 @@ def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}.")
   logging.get_absl_handler().addFilter(_quiet)  # Of the handler: gin logs through the root logger.
-  try:
-    parse_gin(_GIN_FILE.value, _GIN_BINDINGS.value, _GIN_SEARCH_PATHS.value)
-  except (ValueError, AttributeError, ImportError, OSError, SyntaxError) as error:  # What gin raises.
-    _exit(error)
-  if _DRY_RUN.value:
-    print(gin.config_str())
-    return
+  overrides = {
+      "input": _INPUT.value, "output": _OUTPUT.value, "grid": _GRID.value, "cells": _CELLS.value, "retry": _RETRY.value,
+      "parallel": _PARALLEL.value, "host": _HOST.value, "hosts": _HOSTS.value,
+  }  # fmt: skip
+  overrides = {name: value for name, value in overrides.items() if value is not None}
+  takes = inspect.signature(_function(_MODE.value)).parameters
+  if "gin_bindings" in takes:  # Its runs are configured, and not itself.
+    overrides |= {"gin_files": _GIN_FILE.value, "gin_bindings": _GIN_BINDINGS.value}
+    overrides |= {"gin_search_paths": _GIN_SEARCH_PATHS.value, "dry_run": _DRY_RUN.value}
+  else:
+    try:
+      parse_gin(_GIN_FILE.value, _GIN_BINDINGS.value, _GIN_SEARCH_PATHS.value)
+    except (ValueError, AttributeError, ImportError, OSError, SyntaxError) as error:  # What gin raises.
+      _exit(error)
+    if _DRY_RUN.value:
+      print(gin.config_str())
+      return
   logging.set_verbosity(max(logging.INFO, logging.get_verbosity()))
-  overrides = {"input": _INPUT.value, "output": _OUTPUT.value}
   try:
-    run_mode(_MODE.value, **{name: value for name, value in overrides.items() if value is not None})
+    start_distributed(_COORDINATOR.value, _PROCESSES.value, _PROCESS.value)
+    run_mode(_MODE.value, **overrides)
   except (ValueError, OSError, FloatingPointError) as error:
     _exit(error)
+  except KeyboardInterrupt:
+    sys.exit(130)
 
 
 def _parse_flags(args: Sequence[str]) -> list[str]:

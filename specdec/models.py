@@ -1,6 +1,6 @@
 """A network, its weights and its vocabulary, held together."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import dataclasses
 import os
 from typing import Any
@@ -9,11 +9,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from specdec import recipes
 from specdec.adapters import flax_model
 from specdec.checkpoints import formats
 from specdec.data import prompts
 from specdec.data import vocabularies
-from specdec.interfaces import LanguageModel, Prompt
+from specdec.drafters import ngram
+from specdec.drafters import ngram_counts
+from specdec.interfaces import Drafter, LanguageModel, Prompt, Step, Transform
 from specdec.loop import Output
 from specdec.networks.t5 import T5, T5Config
 
@@ -30,11 +33,20 @@ class Model:
     model: its pure functions.
     params: its parameters, laid out for decoding, on the device.
     vocabulary: its vocabulary.
+    drafter: `(gamma, transform) -> Drafter` when it drafts in a way of its own;
+      None drafts with `model`, one call a token.
   """
 
   model: LanguageModel
   params: Any
   vocabulary: vocabularies.Vocabulary
+  drafter: Callable[[int, Transform], Drafter] | None = None
+
+  def drafts_for(self, target: "Model", gamma: int) -> Step:
+    """The step in which this model drafts `gamma` tokens for `target`."""
+    if self.drafter is None:
+      return recipes.leviathan(target.model, self.model, gamma)
+    return recipes.drafted_by(target.model, self.drafter, gamma)
 
   def prompt(self, texts: Sequence[str], length: int | None = None) -> Prompt:
     """Encodes source texts into a batch of `length` (default: the longest) encoder tokens."""
@@ -102,6 +114,23 @@ def random_model(module: T5, vocabulary: vocabularies.Vocabulary, seed: int = 0)
   token = jnp.ones((1, 1), jnp.int32)
   params = jax.jit(lambda key: module.init(key, token, token)["params"])(jax.random.key(seed))
   return Model(flax_model.t5_model(module), flax_model.prepare(module, params), vocabulary)
+
+
+_NGRAM = ngram.language_model()  # One, so that whatever is compiled for it is compiled once.
+
+
+def load_ngram(path: str, vocabulary: vocabularies.Vocabulary, order: int | None = None) -> Model:
+  """Loads n-gram tables as a draft.
+
+  Args:
+    path: what `--mode=fit_ngram` wrote.
+    vocabulary: of the target.
+    order: 1 unigram, 2 bigram, 3 trigram; None is the highest there is.
+
+  Raises:
+    ValueError: no such file, or counted with another vocabulary.
+  """
+  return Model(_NGRAM, ngram_counts.load(resolve(path), vocabulary.pieces(), order), vocabulary, ngram.ngram_drafter)
 
 
 def pair(target: Model, draft: Model | None) -> tuple[Model, Model | None]:

@@ -1,6 +1,6 @@
 """Named methods: each picks the arguments of the core and calls it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -11,8 +11,9 @@ from specdec.acceptance.rejection import rejection
 from specdec.autoregressive import autoregressive_step
 from specdec.beam_search import BeamSearch
 from specdec.drafters.model import model_drafter
+from specdec.drafters.ngram import ngram_drafter
 from specdec.drafters.tree import DRAFT_TEMPERATURE, tree_drafter
-from specdec.interfaces import AcceptanceRule, Context, LanguageModel, Law, Step, Transform
+from specdec.interfaces import AcceptanceRule, Context, Drafter, LanguageModel, Law, Step, Transform
 from specdec.probability import transforms
 from specdec.step import speculative_step
 from specdec.trees import dyspec as dyspec_lib
@@ -77,6 +78,34 @@ def leviathan(target: LanguageModel, draft: LanguageModel, gamma: int, eos_id: i
   """
   transform = sampling_transform(eos_id)
   return speculative_step(target, model_drafter(draft, gamma, transform), rejection, transform, eos_id)
+
+
+def ngram(target: LanguageModel, gamma: int, eos_id: int = EOS_ID) -> Step:
+  """Speculative decoding with counted n-grams (Leviathan et al. 2023, section 4.2).
+
+  Args:
+    target: the model whose law is kept.
+    gamma: tokens drafted a step.
+    eos_id: the token that ends a row.
+
+  The draft's params are `drafters.ngram.NgramTables` of any order.
+  """
+  return drafted_by(target, ngram_drafter, gamma, eos_id)
+
+
+def drafted_by(
+    target: LanguageModel, drafter: Callable[[int, Transform], Drafter], gamma: int, eos_id: int = EOS_ID
+) -> Step:
+  """Speculative sampling with any drafter of chains.
+
+  Args:
+    target: the model whose law is kept.
+    drafter: `(gamma, transform) -> Drafter`.
+    gamma: tokens drafted a step.
+    eos_id: the token that ends a row.
+  """
+  transform = sampling_transform(eos_id)
+  return speculative_step(target, drafter(gamma, transform), rejection, transform, eos_id)
 
 
 def tree(

@@ -56,7 +56,7 @@ ONLY_IN = {
 }
 OUTSIDE = ("configs", "launch", "notebooks", "tests")
 # What modules may need that the tests do not install.
-OPTIONAL = ("libtpu", "matplotlib", "t5x", "torch", "transformers")
+OPTIONAL = ("libtpu", "t5x", "torch", "transformers")
 SLOW = ("tensorflow", "seqio", "t5x", "torch", "transformers", "matplotlib", "orbax", "flax", "optax", "clu", "gin")
 
 

@@ -105,6 +105,6 @@ def test_constraints_pin_what_setup_asks_for():
   assert all(re.fullmatch(r"[\w.-]+==[\w.+]+", line) for line in lines)
   pins = {name.lower().replace("_", "-"): version for name, version in (line.split("==") for line in lines)}
   for name, requirement in declared().items():
-    if name in ("libtpu", "torch", "transformers", "matplotlib"):
+    if name in ("libtpu", "torch", "transformers"):
       continue  # Extras outside the tested installation.
     assert packaging.Requirement(requirement).specifier.contains(pins[name]), f"{requirement} against {pins[name]}"

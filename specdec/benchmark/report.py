@@ -29,8 +29,10 @@ def environment() -> dict[str, Any]:
       "jaxlib": jaxlib.__version__,
       "numpy": np.__version__,
       "python": platform.python_version(),
+      "platform": jax.default_backend(),
       "device": jax.devices()[0].device_kind,
       "devices": jax.device_count(),
+      "processor": _processor(),
       "machine": platform.machine(),
       "cores": os.cpu_count(),
       "commit": commit,
@@ -38,8 +40,19 @@ def environment() -> dict[str, Any]:
   }
 
 
+def _processor() -> str:
+  """The processor's name, where the system says it."""
+  try:
+    with open("/proc/cpuinfo", encoding="utf-8") as file:
+      return next(line.split(":", 1)[1].strip() for line in file if line.startswith("model name"))
+  except (OSError, StopIteration):
+    return platform.processor() or platform.machine()
+
+
 def append_record(path: str, record: Mapping[str, Any]) -> None:
-  """Adds one JSON line to `path` in a single write; '-' is stdout."""
+  """Adds one JSON line to `path` in a single write; '-' is stdout. Of several processes only the first writes."""
+  if jax.process_index():
+    return
   line = json.dumps(record, default=str) + "\n"
   if path == "-":
     print(line, end="")
@@ -50,7 +63,9 @@ def append_record(path: str, record: Mapping[str, Any]) -> None:
 
 
 def write_text(path: str, text: str) -> None:
-  """Writes `path` whole or not at all; '-' is stdout."""
+  """Writes `path` whole or not at all; '-' is stdout. Of several processes only the first writes."""
+  if jax.process_index():
+    return
   if path == "-":
     sys.stdout.write(text)
     return

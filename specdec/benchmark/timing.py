@@ -160,6 +160,8 @@ class Comparison(NamedTuple):
     speculative_tokens: [n].
     equal: rows whose tokens are the same in both.
     rows: rows compared.
+    compile_seconds: what compiling took, of both decoders, before anything was
+      timed; 0 for what had been compiled already.
   """
 
   plain_seconds: np.ndarray
@@ -168,6 +170,7 @@ class Comparison(NamedTuple):
   speculative_tokens: np.ndarray
   equal: int
   rows: int
+  compile_seconds: tuple[float, float] = (0.0, 0.0)
 
   @property
   def ratio(self) -> float:
@@ -187,12 +190,29 @@ class Comparison(NamedTuple):
     return float(low), float(high)
 
 
-def compare(plain, speculative, requests: Sequence[prompts.Request], repeats: int = 3) -> Comparison:
-  """Times two `modes.decode.Decoder`s on the same requests, in turns."""
+def compare(
+    plain,
+    speculative,
+    requests: Sequence[prompts.Request],
+    repeats: int = 3,
+    keep: Callable[[str, Sequence[prompts.Request], Any], None] | None = None,
+) -> Comparison:
+  """Times two `modes.decode.Decoder`s on the same requests, in turns.
+
+  Args:
+    plain: without speculation.
+    speculative: with it.
+    requests: what both decode.
+    repeats: decodes of each call; their median counts.
+    keep: called with 'plain' or 'speculative', the requests of a call and its
+      output.
+  """
   rows = {"plain": [], "speculative": []}
-  seconds, equal = {"plain": [], "speculative": []}, 0
-  plain.compile(requests)
-  speculative.compile(requests)
+  seconds, equal, compiled = {"plain": [], "speculative": []}, 0, []
+  for decoder in (plain, speculative):
+    started = time.perf_counter()
+    decoder.compile(requests)
+    compiled.append(time.perf_counter() - started)
   for group in prompts.batches(requests, plain.batch_size):
     took, outputs = {"plain": [], "speculative": []}, {}
     for _ in range(repeats):
@@ -200,12 +220,14 @@ def compare(plain, speculative, requests: Sequence[prompts.Request], repeats: in
         outputs[name], one = decoder(group)
         took[name].append(one)
     for name in took:
+      if keep is not None:
+        keep(name, group, outputs[name])
       seconds[name].append(float(np.median(took[name])))
       rows[name].append(int(outputs[name].lengths[: len(group)].sum()))
     a, b = (outputs[name].tokens[: len(group)] for name in ("plain", "speculative"))
     equal += int((a == b).all(axis=1).sum())
   arrays = [np.asarray(x) for x in (seconds["plain"], seconds["speculative"], rows["plain"], rows["speculative"])]
-  return Comparison(*arrays, equal, len(requests))
+  return Comparison(*arrays, equal, len(requests), tuple(compiled))
 
 
 def predicted_ratio(costs: Costs, alpha: float, gamma: int, lengths: Sequence[int]) -> float:

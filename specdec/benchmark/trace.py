@@ -54,8 +54,10 @@ def to_terminal(lines: Sequence[Sequence[Piece]], colour: bool = True) -> str:
   return "\n".join("".join(show(p) for p in line) for line in lines)
 
 
-def to_html(decodes: Sequence[tuple[str, Sequence[Sequence[Piece]]]], title: str = "Speculative decoding") -> str:
-  """A self-contained page: for each decode its source, then a line a call."""
+def to_html(
+    decodes: Sequence[tuple[str, Sequence[Sequence[Piece]]]], title: str = "Speculative decoding", below: str = ""
+) -> str:
+  """A self-contained page: for each decode its source, then a line a call; `below` is HTML that follows."""
   style = "".join(f".{kind}{{color:{colour}}}" for kind, colour in _COLOURS.items())
   style += f".{REJECTED}{{text-decoration:line-through}}.{OWN}{{font-weight:bold}}"
   style += "body{font-family:sans-serif;margin:2em}pre{line-height:1.5;font-size:1.05em}"
@@ -67,7 +69,7 @@ def to_html(decodes: Sequence[tuple[str, Sequence[Sequence[Piece]]]], title: str
     for line in lines:
       parts.append("".join(f"<span class='{p.kind}'>{html.escape(p.text)}</span>" for p in line) + "\n")
     parts.append("</pre>")
-  return "".join(parts)
+  return "".join(parts) + below
 
 
 def to_svg(decodes: Sequence[tuple[str, Sequence[Sequence[Piece]]]], size: int = 15) -> str:

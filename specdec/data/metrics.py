@@ -19,7 +19,7 @@ def _check(targets: Sequence[str], predictions: Sequence[str]) -> None:
 def bleu(targets: Sequence[str], predictions: Sequence[str]) -> dict[str, float]:
   """sacreBLEU of detokenised text with T5's choices: international tokenisation, exponential smoothing.
 
-  The default tokenisation of sacreBLEU is 13a (`modes.evaluate.corpus_bleu`);
+  The default tokenisation of sacreBLEU is 13a (`benchmark.quality.corpus_bleu`);
   figures of the two are not comparable.
 
   Example:

@@ -311,6 +311,16 @@ def examples(task: Task | str | Sequence[Task], split: str, input_length: int, t
   return Examples(inputs, targets)
 
 
+def targets(task: Task | str, split: str, length: int) -> Iterator[np.ndarray]:
+  """The targets of a split one by one, int32 ids with EOS, cut to `length`: for counting, without holding them all.
+
+  Raises:
+    ValueError: the task has no such split, or (when read) its files are bad.
+  """
+  for example in _read(task, split, {"inputs": 1, "targets": length}):
+    yield np.asarray(example["targets"], np.int32)
+
+
 class Texts(NamedTuple):
   """The first texts of a split as they stand in the files, and their vocabulary."""
 

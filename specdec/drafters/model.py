@@ -61,7 +61,7 @@ def model_drafter(model: LanguageModel, gamma: int, transform: Transform) -> Dra
 
     def call(carry, uniform):
       model_state, token, context = carry
-      context = _extend(context, token)
+      context = extend(context, token)
       scores, model_state = model.score(params, model_state, token, single)
       after, log_q = choose(uniform, scores.logits, token, context)
       return (model_state, after, context), (after, log_q)
@@ -80,7 +80,7 @@ def model_drafter(model: LanguageModel, gamma: int, transform: Transform) -> Dra
   return Drafter(init, propose, observe, gamma)
 
 
-def _extend(context: Context, token: Array) -> Context:
+def extend(context: Context, token: Array) -> Context:
   """The context after one more token [B, 1]."""
   put = lambda row, value, place: jax.lax.dynamic_update_slice_in_dim(row, value, place, 0)
   return context._replace(

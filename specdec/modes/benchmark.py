@@ -6,10 +6,14 @@ from typing import Any
 
 from specdec import models
 from specdec import recipes
+from specdec.benchmark import acceptance
+from specdec.benchmark import quality
 from specdec.benchmark import report
 from specdec.benchmark import timing
 from specdec.data import prompts
+from specdec.data import text
 from specdec.interfaces import Params
+from specdec.modes import configuration
 from specdec.modes.decode import check_finite, Decoder, mean_alpha, row_record
 from specdec.theory import speedup
 
@@ -27,6 +31,8 @@ def benchmark(
     input_lengths: Sequence[int] = (32, 64, 128),
     max_new_tokens: int = 64,
     seed: int = 0,
+    references: str | None = None,
+    metrics: Sequence[str] = ("bleu",),
 ) -> list[dict[str, Any]]:
   """Times plain and speculative decoding in turns, and the calls that c and v are ratios of.
 
@@ -43,21 +49,34 @@ def benchmark(
     input_lengths: encoder lengths; longer inputs are cut.
     max_new_tokens: longest output.
     seed: of all draws.
+    references: plain text, one right output a source, for `metrics`; `.gz` is
+      unpacked. None leaves quality out.
+    metrics: 'bleu', 'rouge': scores of both decoders' outputs.
 
   Returns:
     A record a cell: the ratio of tokens per second with its bootstrap interval,
-    alpha, c, v, the theory's prediction for these lengths (`predicted`) and for
-    long outputs (`theorem_3_8`), and the environment.
+    compile times apart; alpha, c, v; the theory's prediction for these lengths
+    (`predicted`) and for long outputs (`theorem_3_8`); accepted and reached
+    drafts by position; quality of both decoders; the settings, the environment
+    and gin's configuration.
+
+  Raises:
+    ValueError: bad input, or another number of references.
   """
   models.pair(target, draft)
-  requests = prompts.read_requests(models.resolve(input), target.vocabulary)[:sentences]
+  if draft.model is None:
+    raise ValueError("draft: expected one with a model to time its calls, found a drafter without.")
+  requests = prompts.read_requests(models.resolve(input), target.vocabulary)
+  right = None if references is None else text.read_lines(models.resolve(references), "references")
+  if right is not None and len(right) != len(requests):
+    raise ValueError(f"references: expected {len(requests)} lines, as {input} has, found {len(right)} in {references}.")
+  requests = requests[:sentences]
   requests = [prompts.fit_length(r, input_lengths[-1]) for r in requests]
   params = Params(target.params, draft.params)
   transform = recipes.sampling_transform()
   plain_step = recipes.autoregressive(target.model)
-  steps = {gamma: recipes.leviathan(target.model, draft.model, gamma) for gamma in gammas}
-  environment = report.environment()
-  records = []
+  steps = {gamma: draft.drafts_for(target, gamma) for gamma in gammas}
+  provenance, records = configuration.provenance(), []
   for batch_size in batch_sizes:
     for temperature in temperatures:
       shape = dict(batch_size=batch_size, input_lengths=input_lengths, max_new_tokens=max_new_tokens, seed=seed)
@@ -65,14 +84,19 @@ def benchmark(
       plain = Decoder(plain_step, params, settings, **shape)
       for gamma in gammas:
         speculative = Decoder(steps[gamma], params, settings, **shape)
-        comparison = timing.compare(plain, speculative, requests, repeats)
+        rows, texts, at = [], {"plain": [], "speculative": []}, []
+
+        def keep(name, group, result, rows=rows, texts=texts, at=at):
+          check_finite(result.stop[: len(group)])
+          found = [row_record(r, i, result, target.vocabulary, 0.0) for i, r in enumerate(group)]
+          texts[name] += [record["prediction"] for record in found]
+          if name == "speculative":
+            rows += found
+            at.append(acceptance.by_position(result.statistics, len(group)))
+
+        comparison = timing.compare(plain, speculative, requests, repeats, keep)
         arguments = speculative.arguments(requests[:batch_size])
         costs = timing.measure_costs(target.model, draft.model, params, arguments[3], arguments[4], transform, gamma)
-        rows = []
-        for group in prompts.batches(requests, batch_size):
-          result, seconds = speculative(group)
-          check_finite(result.stop[: len(group)])
-          rows += [row_record(r, i, result, target.vocabulary, seconds) for i, r in enumerate(group)]
         alpha = mean_alpha(rows)
         totals = {k: sum(r[k] for r in rows) for k in ("steps", "drafted", "accepted", "committed")}
         low, high = comparison.interval()
@@ -80,22 +104,37 @@ def benchmark(
             "batch_size": batch_size,
             "temperature": temperature,
             "gamma": gamma,
+            "input": input,
+            "sentences": len(requests),
+            "repeats": repeats,
+            "max_new_tokens": max_new_tokens,
             "ratio": comparison.ratio,
             "low": low,
             "high": high,
             "predicted": timing.predicted_ratio(costs, alpha, gamma, [r["committed"] for r in rows]),
             "theorem_3_8": float(speedup.walltime_factor(alpha, gamma, costs.c, costs.v)),
+            "theorem_3_8_v1": float(speedup.walltime_factor(alpha, gamma, costs.c)),
             "alpha": alpha,
+            "alpha_standard_error": acceptance.estimate_from_sums(
+                [(r["alpha"] or 0.0) * r["reached"] for r in rows], [r["reached"] for r in rows]
+            ).standard_error,
             "tokens_per_call": totals["committed"] / totals["steps"],
             "c": costs.c,
             "v": costs.v,
             "v_score": costs.v_score,
             "plain_tokens_per_second": float(comparison.plain_tokens.sum() / comparison.plain_seconds.sum()),
             "target_call_us": costs.target * 1e6,
+            "costs": costs._asdict(),
+            "compile_seconds": dict(zip(("plain", "speculative"), comparison.compile_seconds)),
+            "accepted_by_position": sum(accepted for accepted, _ in at).tolist(),
+            "reached_by_position": sum(reached for _, reached in at).tolist(),
+            "quality": None if right is None else {
+                name: quality.score(metrics, found, right[: len(found)]) for name, found in texts.items()
+            },
             "equal": comparison.equal,
             "rows": comparison.rows,
             "seed": seed,
-            **environment,
+            **provenance,
         })
         report.append_record(output, records[-1])
         for line in timing.describe(comparison, costs, alpha, gamma, totals, temperature):

@@ -263,7 +263,7 @@ def decode(
   plain = Decoder(recipes.autoregressive(target.model), params, settings, **shape)
   decoder = plain
   if draft is not None:
-    step = method(target.model, draft.model) if method else recipes.leviathan(target.model, draft.model, gamma)
+    step = method(target.model, draft.model) if method else draft.drafts_for(target, gamma)
     gamma = step.size
     decoder = Decoder(step, params, settings, **shape)
   inputs_hash = hashlib.sha256(repr([r[1:] for r in requests]).encode()).hexdigest()

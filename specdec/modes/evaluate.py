@@ -4,17 +4,17 @@ from collections.abc import Callable, Mapping, Sequence
 import sys
 from typing import Any
 
-import sacrebleu
-
 from specdec import models
 from specdec import recipes
 from specdec.adapters import flax_model
 from specdec.beam_search import BeamOutput
+from specdec.benchmark.quality import corpus_bleu
 from specdec.benchmark import report
 from specdec.data import prompts
 from specdec.data import text
 from specdec.data import vocabularies
 from specdec.interfaces import Params
+from specdec.modes import configuration
 from specdec.modes.beam import BeamDecoder, best
 from specdec.modes.decode import check_finite, Decoder
 from specdec.networks.t5 import T5
@@ -35,19 +35,6 @@ def translate(
       outputs[i] = vocabulary.decode([*requests[i].prefix_ids, *ids])
       stops[i] = int(result.stop[row])
   return outputs, stops
-
-
-def corpus_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> tuple[float, str]:
-  """sacreBLEU of detokenised text, tokenisation 13a, and its signature.
-
-  Example:
-    >>> score, signature = corpus_bleu(["Ein Hund rennt am Strand."], ["Ein Hund rennt am Strand."])
-    >>> round(score), "tok:13a" in signature
-    (100, True)
-  """
-  metric = sacrebleu.BLEU()
-  score = metric.corpus_score(list(hypotheses), [list(references)])
-  return score.score, str(metric.get_signature())
 
 
 def bleu(
@@ -142,7 +129,7 @@ def evaluate(
   shape = dict(batch_size=batch_size, input_lengths=input_lengths, max_new_tokens=max_new_tokens, seed=seed)
   decoders = {"plain": Decoder(recipes.autoregressive(target.model), params, settings, **shape)}
   if draft is not None:
-    decoders["speculative"] = Decoder(recipes.leviathan(target.model, draft.model, gamma), params, settings, **shape)
+    decoders["speculative"] = Decoder(draft.drafts_for(target, gamma), params, settings, **shape)
   if beams:
     decoders["beam"] = BeamDecoder(target.model, params, beams, alpha, **shape)
   outputs, scores, metrics, signature = {}, {}, {}, None
@@ -169,7 +156,7 @@ def evaluate(
       "gamma": gamma if draft else 0,
       "beams": beams,
       "seed": seed,
-      **report.environment(),
+      **configuration.provenance(),
   }
   report.append_record(output, record)
   return record

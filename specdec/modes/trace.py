@@ -1,4 +1,4 @@
-"""`--mode=trace`: decodes drawn token by token, in the terminal and as HTML."""
+"""`--mode=trace`: decodes drawn token by token, and as a timeline, in the terminal and as HTML."""
 
 from collections.abc import Sequence
 import sys
@@ -6,6 +6,8 @@ import sys
 from specdec import models
 from specdec import recipes
 from specdec.benchmark import report
+from specdec.benchmark import timeline
+from specdec.benchmark import timing
 from specdec.benchmark import trace as trace_lib
 from specdec.data import prompts
 from specdec.interfaces import Params
@@ -26,6 +28,7 @@ def trace(
     max_new_tokens: int = 64,
     seed: int = 0,
     colour: bool | None = None,
+    timeline_gammas: Sequence[int] = (),
 ) -> None:
   """Draws the first `sentences` of `input`.
 
@@ -44,15 +47,17 @@ def trace(
     max_new_tokens: longest output.
     seed: of all draws.
     colour: None is colour on a terminal and marks elsewhere.
+    timeline_gammas: for each, 0 being plain decoding, the first sentence is also
+      drawn as a timeline of its calls by their measured times (Figure 5 of
+      Leviathan et al. 2023); in a `.svg` there is no room for it.
   """
   models.pair(target, draft)
   requests = prompts.read_requests(models.resolve(input), target.vocabulary)[:sentences]
   requests = [prompts.fit_length(r, input_lengths[-1]) for r in requests]
   settings = dict(temperature=temperature, top_k=top_k, top_p=top_p)
-  step = recipes.leviathan(target.model, draft.model, gamma)
-  decoder = Decoder(
-      step, Params(target.params, draft.params), settings, 1, input_lengths, max_new_tokens, seed, trace=True
-  )
+  params = Params(target.params, draft.params)
+  shape = dict(batch_size=1, input_lengths=input_lengths, max_new_tokens=max_new_tokens, seed=seed)
+  decoder = Decoder(draft.drafts_for(target, gamma), params, settings, **shape, trace=True)
   pieces = target.vocabulary.pieces()
   drawn = []
   for request in requests:
@@ -63,5 +68,22 @@ def trace(
     source = request.inputs if request.inputs is not None else target.vocabulary.decode(request.input_ids)
     drawn.append((source, lines))
     print(f"{source}\n{trace_lib.to_terminal(lines, sys.stdout.isatty() if colour is None else colour)}\n")
+  below = ""
+  if timeline_gammas:
+    lanes = [_lane(target, draft, params, settings, shape, requests[0], g) for g in timeline_gammas]
+    print(timeline.to_terminal(lanes))
+    below = f"<h2>Timeline of the first</h2>{timeline.to_svg(lanes)}"
   if output != "-":
-    report.write_text(output, trace_lib.to_svg(drawn) if output.endswith(".svg") else trace_lib.to_html(drawn))
+    report.write_text(output, trace_lib.to_svg(drawn) if output.endswith(".svg") else trace_lib.to_html(drawn, below=below))
+
+
+def _lane(target, draft, params, settings, shape, request: prompts.Request, gamma: int) -> timeline.Lane:
+  """One decode with its calls timed."""
+  decoder = Decoder(
+      draft.drafts_for(target, gamma) if gamma else recipes.autoregressive(target.model), params, settings, **shape
+  )
+  decoder.compile([request])
+  result, seconds = min((decoder([request]) for _ in range(5)), key=lambda run: run[1])
+  prompt, sampling = decoder.arguments([request])[3:5]
+  costs = timing.measure_costs(target.model, draft.model, params, prompt, sampling, recipes.sampling_transform(), gamma)
+  return timeline.lane(costs, gamma, int(result.statistics.steps[0]), seconds)

@@ -1,5 +1,7 @@
 """`benchmark.acceptance`: beta on a text, against NumPy on tables; and the pooled estimate with its error."""
 
+import types
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -32,6 +34,36 @@ def test_beta_is_sum_min(setting, prefix):
     for place in range(4):
       before = (*prefix[0][1:], *text[row, :place].tolist())
       assert float(found[row, place]) == pytest.approx(np.minimum(p(before), q(before)).sum(), abs=1e-5)
+
+
+@pytest.mark.parametrize("setting", [dict(temperature=1.0), dict(temperature=0.7, top_k=3), dict(temperature=0.0)])
+def test_beta_by_lenience(setting):
+  """Against the two definitions of A.5, in NumPy."""
+  target, draft = fakes.random_tables(4, VOCAB, DEPTH)
+  text, leniences = np.int32([[2, 4, 3, 1], [3, 3, 2, 2]]), [1.0, 0.5, 0.1]
+  found = acceptance.beta_on_text(
+      fakes.table_model(), fakes.table_model(), recipes.sampling_transform(),
+      Params(jnp.asarray(target), jnp.asarray(draft)), fakes.prompts(2), fakes.settings(2, **setting), text,
+      jnp.asarray(leniences),
+  )  # fmt: skip
+  p, q = (fakes.table_law(table[0], **setting) for table in (target, draft))
+  unchanged = fakes.table_law(target[0], temperature=1.0)
+  for i, lenience in enumerate(leniences):
+    for row in range(2):
+      for place in range(4):
+        before = tuple(text[row, :place].tolist())
+        right = np.minimum(p(before) / lenience, q(before)).sum()
+        if setting["temperature"] == 0 and lenience < 1:
+          right = float(unchanged(before)[q(before).argmax()] >= lenience * unchanged(before).max())
+        assert float(found[i, row, place]) == pytest.approx(right, abs=1e-5)
+
+
+def test_by_position():
+  statistics = types.SimpleNamespace(
+      histogram=np.array([[2, 1, 0, 4], [0, 0, 1, 0], [9, 9, 9, 9]]), visited=np.array([[7, 5, 4], [1, 1, 1], [9, 9, 9]])
+  )
+  accepted, reached = acceptance.by_position(statistics, 2)
+  assert accepted.tolist() == [6, 5, 4] and reached.tolist() == [8, 6, 5]
 
 
 def test_estimate_pools_tokens_and_its_error_is_that_of_sentences():

@@ -19,7 +19,7 @@ def test_records_are_added(tmp_path, capsys):
 def test_environment_says_what_a_figure_depends_on():
   found = report.environment()
   assert set(found) == {
-      "jax", "jaxlib", "numpy", "python", "device", "devices", "machine", "cores", "commit", "date"
+      "jax", "jaxlib", "numpy", "python", "device", "devices", "platform", "processor", "machine", "cores", "commit", "date"
   }  # fmt: skip
   assert json.loads(json.dumps(found)) == found
 

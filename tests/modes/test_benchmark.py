@@ -4,12 +4,14 @@ import json
 
 import pytest
 
+from specdec.benchmark import timing
 from specdec.modes import benchmark
 from tests.modes import tiny as lib
 
 FIELDS = {
     "batch_size", "temperature", "gamma", "ratio", "low", "high", "predicted", "theorem_3_8", "alpha", "tokens_per_call",
-    "c", "v", "v_score", "plain_tokens_per_second", "target_call_us", "equal", "rows", "seed",
+    "theorem_3_8_v1", "alpha_standard_error", "input", "sentences", "repeats", "max_new_tokens", "costs", "compile_seconds",
+    "accepted_by_position", "reached_by_position", "quality", "platform", "processor", "gin", "c", "v", "v_score", "plain_tokens_per_second", "target_call_us", "equal", "rows", "seed",
     "jax", "jaxlib", "numpy", "python", "device", "devices", "machine", "cores", "commit", "date",
 }  # fmt: skip
 
@@ -18,6 +20,7 @@ def test_records(tiny, tmp_path, capsys):
   output = tmp_path / "new" / "records.jsonl"
   shape = dict(batch_sizes=[4], sentences=6, input_lengths=lib.LENGTHS, max_new_tokens=lib.NEW_TOKENS)
   source = str(tiny.folder / "sentences.txt")
+  shape |= dict(references=source, metrics=["bleu", "rouge"])
   found = benchmark.benchmark(tiny.target, tiny.draft, source, str(output), [lib.GAMMA], [0.0, 1.0], **shape)
   assert [json.loads(line) for line in output.read_text().splitlines()] == found
   assert [(r["batch_size"], r["temperature"], r["gamma"]) for r in found] == [(4, 0.0, lib.GAMMA), (4, 1.0, lib.GAMMA)]
@@ -29,7 +32,13 @@ def test_records(tiny, tmp_path, capsys):
     assert min(r["c"], r["v"], r["v_score"], r["plain_tokens_per_second"], r["target_call_us"]) > 0
     assert r["rows"] == 6
     assert r["plain_tokens_per_second"] < 1e9
+    assert set(r["costs"]) == set(timing.Costs._fields) and r["costs"]["draft"] / r["costs"]["target"] == r["c"]
+    assert r["compile_seconds"]["speculative"] >= 0
+    assert len(r["accepted_by_position"]) == len(r["reached_by_position"]) == lib.GAMMA
+    assert all(a <= b for a, b in zip(r["accepted_by_position"], r["reached_by_position"]))
+    assert set(r["quality"]["plain"]) == set(r["quality"]["speculative"]) == {"bleu", "rouge1", "rouge2", "rougeLsum"}
   assert found[0]["equal"] == 6
+  assert found[0]["quality"]["plain"] == found[0]["quality"]["speculative"], "equal outputs have equal scores"
   error = capsys.readouterr().err
   assert "B 4, T 0, gamma 3: equal outputs: 6 of 6" in error
   assert "| batch_size | temperature | gamma | ratio | low | high | predicted |" in error
@@ -41,3 +50,10 @@ def test_a_draft_of_another_vocabulary(tiny, tmp_path):
   with pytest.raises(ValueError, match=r"target has 64 pieces and the draft 65; .* is 64, '<extra_id_0>'"):
     benchmark.benchmark(tiny.target, draft, "not read", str(tmp_path / "out.jsonl"))
   assert not list(tmp_path.iterdir())
+
+
+def test_references_must_fit(tiny, tmp_path):
+  source = str(tiny.folder / "sentences.txt")
+  (tmp_path / "short.txt").write_text("one\n")
+  with pytest.raises(ValueError, match="references: expected 10 lines"):
+    benchmark.benchmark(tiny.target, tiny.draft, source, references=str(tmp_path / "short.txt"))

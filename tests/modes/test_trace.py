@@ -12,8 +12,8 @@ SHAPE = dict(gamma=lib.GAMMA, input_lengths=lib.LENGTHS, max_new_tokens=lib.NEW_
 
 def test_pictures_show_the_decode(tiny, tmp_path, capsys):
   source, page = str(tiny.folder / "sentences.txt"), tmp_path / "page.html"
-  trace.trace(tiny.target, tiny.draft, source, str(page), sentences=3, colour=False, **SHAPE)
-  drawn = capsys.readouterr().out.strip("\n").split("\n\n")
+  trace.trace(tiny.target, tiny.draft, source, str(page), sentences=3, colour=False, timeline_gammas=[lib.GAMMA, 0], **SHAPE)
+  *drawn, timeline = capsys.readouterr().out.strip("\n").split("\n\n")
   records = decode.decode(
       tiny.target, tiny.draft, input=source, output=str(tmp_path / "out.jsonl"), batch_size=4, compare=0, **SHAPE
   )
@@ -27,6 +27,12 @@ def test_pictures_show_the_decode(tiny, tmp_path, capsys):
     assert kept == "".join(pieces[i] for i in record["output_ids"]).replace("\u2581", " ")
     own = sum("{" in call for call in calls)
     assert record["accepted"] == record["committed"] - own
+  fast, plain, _ = timeline.split("\n")
+  assert fast.strip().startswith("γ = 3 |e") and plain.strip().startswith("no draft |e") and "ms measured" in plain
+  bars = page.read_text(encoding="utf-8").split("<h2>Timeline")[1]
+  # Of the first sentence: calls of the target with the draft and without it.
+  assert bars.count("<title>target") == records[0]["steps"] + len(records[0]["output_ids"])
+  assert bars.count("<title>draft") == lib.GAMMA * records[0]["steps"]
   parts = re.findall(r"<h3>(.*?)</h3><pre>(.*?)</pre>", page.read_text(encoding="utf-8"), flags=re.S)
   assert [html.unescape(title) for title, _ in parts] == [r["inputs"] for r in records[:3]]
   assert [body.count("\n") for _, body in parts] == [r["steps"] for r in records[:3]]

@@ -1,0 +1,35 @@
+"""Gin in the manner of T5X: where files are looked for, how they are parsed, and what a record keeps of them."""
+
+from collections.abc import Sequence
+import importlib.util  # noqa: F401  (gin uses it and does not import it)
+import os
+from typing import Any
+
+import gin
+
+from specdec.benchmark import report
+
+
+def folder() -> str:
+  """The folder of the gin files: inside the package when installed, beside it in a checkout."""
+  package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+  inside = os.path.join(package, "gin")
+  return inside if os.path.isdir(inside) else os.path.join(os.path.dirname(package), "gin")
+
+
+def parse(files: Sequence[str], bindings: Sequence[str], search_paths: Sequence[str] = ()) -> None:
+  """Parses files, then bindings; paths are relative to the working folder, the search paths, or ours."""
+  ours = folder()
+  gin.clear_config(clear_constants=True)
+  for path in (ours, os.path.dirname(ours), *search_paths):
+    gin.add_config_file_search_path(path)
+  gin.parse_config_files_and_bindings(list(files), list(bindings), skip_unknown=False)
+
+
+def provenance() -> dict[str, Any]:
+  """What a record needs to be repeated: the environment, and the configuration as gin resolved it.
+
+  The configuration holds every value that was used, defaults too; it is empty
+  where a mode was called from Python.
+  """
+  return {**report.environment(), "gin": gin.operative_config_str()}
