@@ -17,6 +17,7 @@ import tqdm
 from specdec import loop
 from specdec import models
 from specdec import recipes
+from specdec.benchmark import report
 from specdec.benchmark import timing
 from specdec.data import prompts
 from specdec.interfaces import Params, Prompt, Step, StopCode
@@ -123,11 +124,13 @@ class _Records:
   """
 
   def __init__(self, path: str, settings: dict[str, Any]):
-    self._path, self._partial, self._settings = path, path + ".partial", path + ".partial.settings"
     self.done: list[dict[str, Any]] = []
-    if path == "-":
-      self._file = sys.stdout
+    self._is_stream = report.is_stream(path)
+    if self._is_stream:
+      self._file = sys.stdout if path == "-" else open(path, "w", encoding="utf-8")
       return
+    path = os.path.realpath(path)  # A link stays, and the file that it names is replaced.
+    self._path, self._partial, self._settings = path, path + ".partial", path + ".partial.settings"
     try:
       os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
       self._file = self._open(json.dumps(settings, sort_keys=True, default=str))
@@ -162,7 +165,7 @@ class _Records:
     self._file.flush()
 
   def finish(self) -> None:
-    if self._path == "-":
+    if self._is_stream:
       return
     self._file.close()
     os.replace(self._partial, self._path)

@@ -1,0 +1,36 @@
+"""The output file of a decode: what it never harms, and who may write it."""
+
+import json
+import os
+import stat
+
+import pytest
+
+from specdec.modes import decode
+
+
+def written(path, *lines, settings=None):
+  records = decode._Records(str(path), settings or {})
+  for line in lines:
+    records.write({"line": line})
+  records.finish()
+
+
+def test_a_pipe_or_device_is_written_to_and_not_replaced(tmp_path):
+  """As root, replacing it would leave a plain file at /dev/null."""
+  pipe = tmp_path / "pipe"
+  os.mkfifo(pipe)
+  reader = os.open(pipe, os.O_RDWR)
+  written(pipe, 1)
+  assert stat.S_ISFIFO(pipe.stat().st_mode) and os.read(reader, 99) == b'{"line": 1}\n'
+  os.close(reader)
+  assert os.listdir(tmp_path) == ["pipe"]
+
+
+def test_a_link_stays_and_its_file_is_replaced(tmp_path):
+  file, link = tmp_path / "file", tmp_path / "link"
+  file.write_text("older")
+  link.symlink_to(file)
+  written(link, 1)
+  assert link.is_symlink() and file.read_text() == '{"line": 1}\n'
+  assert sorted(os.listdir(tmp_path)) == ["file", "link"]
