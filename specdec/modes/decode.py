@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -120,14 +121,15 @@ class _Records:
   """An output file written line by line under another name and renamed when whole.
 
   An interrupted run leaves `PATH.partial` and its settings beside it; the next
-  run with the same settings goes on after its last whole line.
+  run with the same settings goes on after its last whole line. A run holds a
+  lock on `PATH.partial`, so that a second one cannot write into it.
   """
 
   def __init__(self, path: str, settings: dict[str, Any]):
     self.done: list[dict[str, Any]] = []
-    self._is_stream = report.is_stream(path)
+    self._is_stdout, self._is_stream = path == "-", report.is_stream(path)
     if self._is_stream:
-      self._file = sys.stdout if path == "-" else open(path, "w", encoding="utf-8")
+      self._file = sys.stdout if self._is_stdout else open(path, "w", encoding="utf-8")
       return
     path = os.path.realpath(path)  # A link stays, and the file that it names is replaced.
     self._path, self._partial, self._settings = path, path + ".partial", path + ".partial.settings"
@@ -140,36 +142,56 @@ class _Records:
   def _open(self, settings: str):
     if os.path.isdir(self._path):
       raise ValueError(f"output: expected a file name, found the folder {self._path}.")
-    if os.path.exists(self._partial):
-      begun = None
-      if os.path.exists(self._settings):
-        with open(self._settings, encoding="utf-8") as file:
-          begun = file.read()
-      if begun != settings:
-        raise ValueError(
-            f"output: {self._partial} was begun with other settings or inputs; finish it with those, or remove it."
-        )
-      with open(self._partial, "rb") as file:
-        whole = file.read()
+    with contextlib.ExitStack() as on_error:
+      file = on_error.enter_context(open(self._partial, "a", encoding="utf-8"))
+      self._lock(file)
+      with open(self._partial, "rb") as partial:
+        whole = partial.read()
       whole = whole[: whole.rfind(b"\n") + 1]  # The last line may have been cut by the interruption.
+      if whole:
+        self._check_settings(settings)
+      else:  # Nothing is lost by beginning anew.
+        with open(self._settings, "w", encoding="utf-8") as partial:
+          partial.write(settings)
       self.done = [json.loads(line) for line in whole.splitlines()]
-      with open(self._partial, "r+b") as file:
-        file.truncate(len(whole))
-    else:
-      with open(self._settings, "w", encoding="utf-8") as file:
-        file.write(settings)
-    return open(self._partial, "a", encoding="utf-8")
+      file.truncate(len(whole))
+      on_error.pop_all()
+    return file
+
+  def _lock(self, file) -> None:
+    try:
+      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+      ours = os.path.samestat(os.fstat(file.fileno()), os.stat(self._partial))
+    except (BlockingIOError, FileNotFoundError):  # Held by another run, or renamed by it since it was opened.
+      ours = False
+    except OSError:  # A file system without locks.
+      ours = True
+    if not ours:
+      raise ValueError(f"output: another run is writing {self._partial}; wait for it, or name another file.")
+
+  def _check_settings(self, settings: str) -> None:
+    begun = None
+    if os.path.exists(self._settings):
+      with open(self._settings, encoding="utf-8") as file:
+        begun = file.read()
+    if begun != settings:
+      raise ValueError(
+          f"output: {self._partial} was begun with other settings or inputs; finish it with those, or remove it."
+      )
 
   def write(self, record: dict[str, Any]) -> None:
     self._file.write(json.dumps(record, ensure_ascii=False) + "\n")
     self._file.flush()
 
   def finish(self) -> None:
-    if self._is_stream:
-      return
-    self._file.close()
-    os.replace(self._partial, self._path)
-    os.remove(self._settings)
+    if not self._is_stream:
+      os.replace(self._partial, self._path)  # Still locked: every line was flushed.
+      os.remove(self._settings)
+    self.close()
+
+  def close(self) -> None:
+    if not self._is_stdout:
+      self._file.close()
 
 
 def check_finite(stops: Sequence[int]) -> None:
@@ -264,9 +286,9 @@ def decode(
   )
   results = list(records.done)
   rest = requests[len(results) :]
-  decoder.compile(rest)
   progress = tqdm.tqdm(total=len(requests), initial=len(results), unit="line", disable=not sys.stderr.isatty())
-  with progress, contextlib.redirect_stdout(sys.stderr):
+  with contextlib.closing(records), progress, contextlib.redirect_stdout(sys.stderr):
+    decoder.compile(rest)
     for group in prompts.batches(rest, batch_size):
       result, seconds = decoder(group)
       for row, request in enumerate(group):
@@ -276,7 +298,7 @@ def decode(
         records.write(record)
         results.append(record)
         progress.update()
-  records.finish()
+    records.finish()
   check_finite([StopCode[r["stop"]] for r in results])
   if compare and draft is not None:
     sample = requests[:compare]

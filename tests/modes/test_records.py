@@ -34,3 +34,23 @@ def test_a_link_stays_and_its_file_is_replaced(tmp_path):
   written(link, 1)
   assert link.is_symlink() and file.read_text() == '{"line": 1}\n'
   assert sorted(os.listdir(tmp_path)) == ["file", "link"]
+
+
+def test_two_runs_at_once_do_not_mix_their_lines(tmp_path):
+  path = tmp_path / "out.jsonl"
+  first = decode._Records(str(path), {})
+  first.write({"line": 1})
+  with pytest.raises(ValueError, match="output: another run is writing .*out.jsonl.partial; wait for it"):
+    decode._Records(str(path), {})
+  first.write({"line": 2})
+  first.finish()
+  assert [json.loads(line)["line"] for line in path.read_text().splitlines()] == [1, 2]
+  assert os.listdir(tmp_path) == ["out.jsonl"]
+
+
+def test_a_run_that_ended_before_its_first_line_binds_nobody(tmp_path):
+  """Bad input is found, the program ends, the input is mended: the next run is free."""
+  path = tmp_path / "out.jsonl"
+  decode._Records(str(path), {"inputs": "bad"}).close()
+  written(path, 1, settings={"inputs": "mended"})
+  assert path.read_text() == '{"line": 1}\n' and os.listdir(tmp_path) == ["out.jsonl"]
