@@ -26,6 +26,8 @@ from specdec.probability import transforms
 
 Array = jax.Array
 
+PREFIX_LENGTHS = (8, 16, 32, 64, 128, 256, 512)
+
 
 def row_record(request: prompts.Request, row: int, output: loop.Output, vocabulary, seconds: float) -> dict[str, Any]:
   """The JSONL record of row `row` of an `Output` whose arrays are on the host."""
@@ -91,7 +93,7 @@ class Decoder:
     """The device arguments of `loop.generate` for at most `batch_size` requests."""
     length = prompts.bucket(max(len(r.input_ids) for r in requests), self.input_lengths)
     longest = max(len(r.prefix_ids) for r in requests)
-    width = 1 if longest == 0 else 1 + prompts.bucket(longest, (8, 16, 32, 64, 128, 256, 512))
+    width = 1 if longest == 0 else 1 + prompts.bucket(longest, PREFIX_LENGTHS)
     arrays = prompts.to_arrays(requests, self.batch_size, length, width)
     lines = [r.line for r in requests] + [0] * (self.batch_size - len(requests))
     keys = self._fold(self._key, jnp.asarray(lines, jnp.uint32))
@@ -267,6 +269,12 @@ def decode(
     raise ValueError(f"output: expected another file than the input, found {output} for both.")
   requests = prompts.read_requests(source, target.vocabulary, jsonl)
   requests = [prompts.fit_length(r, input_lengths[-1], on_long) for r in requests]
+  for request in requests:
+    if len(request.prefix_ids) > PREFIX_LENGTHS[-1]:
+      raise ValueError(
+          f"input: line {request.line} of {input}: expected a prefix of at most {PREFIX_LENGTHS[-1]} tokens, found "
+          f"{len(request.prefix_ids)}."
+      )
   settings = dict(temperature=temperature, top_k=top_k, top_p=top_p, lenience=lenience)
   settings |= dict(min_length=min_length, repetition_penalty=repetition_penalty)
   if banned_ids:

@@ -7,6 +7,7 @@ import stat
 import pytest
 
 from specdec.modes import decode
+from tests.modes import tiny as lib
 
 
 def written(path, *lines, settings=None):
@@ -54,3 +55,10 @@ def test_a_run_that_ended_before_its_first_line_binds_nobody(tmp_path):
   decode._Records(str(path), {"inputs": "bad"}).close()
   written(path, 1, settings={"inputs": "mended"})
   assert path.read_text() == '{"line": 1}\n' and os.listdir(tmp_path) == ["out.jsonl"]
+
+
+def test_a_prefix_that_is_too_long_is_refused_before_anything_is_written(tiny, tmp_path):
+  source = tiny.write("prefix.jsonl", '{"inputs": "Hund"}\n' + json.dumps({"inputs": "Hund", "prefix_ids": [5] * 513}))
+  with pytest.raises(ValueError, match="input: line 2 of .*prefix.jsonl: expected a prefix of at most 512 tokens, found 513"):
+    decode.decode(tiny.target, tiny.draft, input=source, output=str(tmp_path / "out.jsonl"), input_lengths=lib.LENGTHS)
+  assert os.listdir(tmp_path) == []
