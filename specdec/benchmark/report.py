@@ -62,13 +62,26 @@ def append_record(path: str, record: Mapping[str, Any]) -> None:
     file.write(line)
 
 
+def is_stream(path: str) -> bool:
+  """Whether `path` is written to and never replaced: stdout ('-'), a pipe or a device such as /dev/null."""
+  return path == "-" or (os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path))
+
+
 def write_text(path: str, text: str) -> None:
-  """Writes `path` whole or not at all; '-' is stdout. Of several processes only the first writes."""
+  """Writes `path` whole or not at all; '-' is stdout. Of several processes only the first writes.
+
+  A link stays, and the file that it names is replaced.
+  """
   if jax.process_index():
     return
   if path == "-":
     sys.stdout.write(text)
     return
+  if is_stream(path):
+    with open(path, "w", encoding="utf-8") as file:
+      file.write(text)
+    return
+  path = os.path.realpath(path)
   os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
   with open(path + ".partial", "w", encoding="utf-8") as file:
     file.write(text)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -17,12 +18,15 @@ import tqdm
 from specdec import loop
 from specdec import models
 from specdec import recipes
+from specdec.benchmark import report
 from specdec.benchmark import timing
 from specdec.data import prompts
 from specdec.interfaces import LanguageModel, Params, Prompt, Step, StopCode
 from specdec.probability import transforms
 
 Array = jax.Array
+
+PREFIX_LENGTHS = (8, 16, 32, 64, 128, 256, 512)
 
 
 def row_record(
@@ -92,7 +96,7 @@ class Decoder:
     """The device arguments of `loop.generate` for at most `batch_size` requests."""
     length = prompts.bucket(max(len(r.input_ids) for r in requests), self.input_lengths)
     longest = max(len(r.prefix_ids) for r in requests)
-    width = 1 if longest == 0 else 1 + prompts.bucket(longest, (8, 16, 32, 64, 128, 256, 512))
+    width = 1 if longest == 0 else 1 + prompts.bucket(longest, PREFIX_LENGTHS)
     arrays = prompts.to_arrays(requests, self.batch_size, length, width)
     lines = [r.line for r in requests] + [0] * (self.batch_size - len(requests))
     keys = self._fold(self._key, jnp.asarray(lines, jnp.uint32))
@@ -126,15 +130,18 @@ class Records:
   """An output file written line by line under another name and renamed when whole.
 
   An interrupted run leaves `PATH.partial` and its settings beside it; the next
-  run with the same settings goes on after its last whole line.
+  run with the same settings goes on after its last whole line. A run holds a
+  lock on `PATH.partial`, so that a second one cannot write into it.
   """
 
   def __init__(self, path: str, settings: dict[str, Any]):
-    self._path, self._partial, self._settings = path, path + ".partial", path + ".partial.settings"
     self.done: list[dict[str, Any]] = []
-    if path == "-":
-      self._file = sys.stdout
+    self._is_stdout, self._is_stream = path == "-", report.is_stream(path)
+    if self._is_stream:
+      self._file = sys.stdout if self._is_stdout else open(path, "w", encoding="utf-8")
       return
+    path = os.path.realpath(path)  # A link stays, and the file that it names is replaced.
+    self._path, self._partial, self._settings = path, path + ".partial", path + ".partial.settings"
     try:
       os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
       self._file = self._open(json.dumps(settings, sort_keys=True, default=str))
@@ -144,36 +151,56 @@ class Records:
   def _open(self, settings: str):
     if os.path.isdir(self._path):
       raise ValueError(f"output: expected a file name, found the folder {self._path}.")
-    if os.path.exists(self._partial):
-      begun = None
-      if os.path.exists(self._settings):
-        with open(self._settings, encoding="utf-8") as file:
-          begun = file.read()
-      if begun != settings:
-        raise ValueError(
-            f"output: {self._partial} was begun with other settings or inputs; finish it with those, or remove it."
-        )
-      with open(self._partial, "rb") as file:
-        whole = file.read()
+    with contextlib.ExitStack() as on_error:
+      file = on_error.enter_context(open(self._partial, "a", encoding="utf-8"))
+      self._lock(file)
+      with open(self._partial, "rb") as partial:
+        whole = partial.read()
       whole = whole[: whole.rfind(b"\n") + 1]  # The last line may have been cut by the interruption.
+      if whole:
+        self._check_settings(settings)
+      else:  # Nothing is lost by beginning anew.
+        with open(self._settings, "w", encoding="utf-8") as partial:
+          partial.write(settings)
       self.done = [json.loads(line) for line in whole.splitlines()]
-      with open(self._partial, "r+b") as file:
-        file.truncate(len(whole))
-    else:
-      with open(self._settings, "w", encoding="utf-8") as file:
-        file.write(settings)
-    return open(self._partial, "a", encoding="utf-8")
+      file.truncate(len(whole))
+      on_error.pop_all()
+    return file
+
+  def _lock(self, file) -> None:
+    try:
+      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+      ours = os.path.samestat(os.fstat(file.fileno()), os.stat(self._partial))
+    except (BlockingIOError, FileNotFoundError):  # Held by another run, or renamed by it since it was opened.
+      ours = False
+    except OSError:  # A file system without locks.
+      ours = True
+    if not ours:
+      raise ValueError(f"output: another run is writing {self._partial}; wait for it, or name another file.")
+
+  def _check_settings(self, settings: str) -> None:
+    begun = None
+    if os.path.exists(self._settings):
+      with open(self._settings, encoding="utf-8") as file:
+        begun = file.read()
+    if begun != settings:
+      raise ValueError(
+          f"output: {self._partial} was begun with other settings or inputs; finish it with those, or remove it."
+      )
 
   def write(self, record: dict[str, Any]) -> None:
     self._file.write(json.dumps(record, ensure_ascii=False) + "\n")
     self._file.flush()
 
   def finish(self) -> None:
-    if self._path == "-":
-      return
-    self._file.close()
-    os.replace(self._partial, self._path)
-    os.remove(self._settings)
+    if not self._is_stream:
+      os.replace(self._partial, self._path)  # Still locked: every line was flushed.
+      os.remove(self._settings)
+    self.close()
+
+  def close(self) -> None:
+    if not self._is_stdout:
+      self._file.close()
 
 
 def check_finite(stops: Sequence[int]) -> None:
@@ -252,6 +279,12 @@ def decode(
     raise ValueError(f"output: expected another file than the input, found {output} for both.")
   requests = prompts.read_requests(source, target.vocabulary, jsonl)
   requests = [prompts.fit_length(r, input_lengths[-1], on_long) for r in requests]
+  for request in requests:
+    if len(request.prefix_ids) > PREFIX_LENGTHS[-1]:
+      raise ValueError(
+          f"input: line {request.line} of {input}: expected a prefix of at most {PREFIX_LENGTHS[-1]} tokens, found "
+          f"{len(request.prefix_ids)}."
+      )
   settings = dict(temperature=temperature, top_k=top_k, top_p=top_p, lenience=lenience)
   settings |= dict(min_length=min_length, repetition_penalty=repetition_penalty)
   if banned_ids:
@@ -274,9 +307,9 @@ def decode(
   records = Records(output, settings | shape | run)
   results = list(records.done)
   rest = requests[len(results) :]
-  decoder.compile(rest)
   progress = tqdm.tqdm(total=len(requests), initial=len(results), unit="line", disable=not sys.stderr.isatty())
-  with progress, contextlib.redirect_stdout(sys.stderr):
+  with contextlib.closing(records), progress, contextlib.redirect_stdout(sys.stderr):
+    decoder.compile(rest)
     for group in prompts.batches(rest, batch_size):
       result, seconds = decoder(group)
       for row, request in enumerate(group):
@@ -286,7 +319,7 @@ def decode(
         records.write(record)
         results.append(record)
         progress.update()
-  records.finish()
+    records.finish()
   check_finite([StopCode[r["stop"]] for r in results])
   if compare and draft is not None:
     sample = requests[:compare]

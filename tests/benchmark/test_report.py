@@ -1,6 +1,8 @@
 """`benchmark.report`: records, tables and files that are whole or not there."""
 
 import json
+import os
+import stat
 
 import pytest
 
@@ -41,3 +43,22 @@ def test_write_text(tmp_path, capsys):
   assert path.read_text() == "two"
   with pytest.raises(OSError):
     report.write_text(str(path / "below a file"), "text")
+
+
+def test_a_pipe_or_device_is_written_to_and_not_replaced(tmp_path):
+  """As root, replacing it would leave a plain file at /dev/null."""
+  pipe = tmp_path / "pipe"
+  os.mkfifo(pipe)
+  reader = os.open(pipe, os.O_RDWR)
+  report.write_text(str(pipe), "text")
+  assert stat.S_ISFIFO(pipe.stat().st_mode) and os.read(reader, 99) == b"text"
+  os.close(reader)
+  assert os.listdir(tmp_path) == ["pipe"]
+
+
+def test_a_link_stays_and_its_file_is_replaced(tmp_path):
+  file, link = tmp_path / "file", tmp_path / "link"
+  file.write_text("older")
+  link.symlink_to(file)
+  report.write_text(str(link), "text")
+  assert link.is_symlink() and file.read_text() == "text"
