@@ -16,6 +16,7 @@ from specdec.data import vocabularies
 from specdec.interfaces import LanguageModel, Prompt
 from specdec.loop import Output
 from specdec.networks.t5 import T5, T5Config
+from specdec.sharding import mesh as mesh_lib
 
 Array = jax.Array
 
@@ -61,7 +62,14 @@ def vocabulary(path: str, extra_ids: int = 0) -> vocabularies.SentencePieceVocab
   return vocabularies.SentencePieceVocabulary(resolve(path), extra_ids)
 
 
-def load_model(module: T5, checkpoint: str, vocabulary: vocabularies.Vocabulary, dtype: Any = "float32") -> Model:
+def load_model(
+    module: T5,
+    checkpoint: str,
+    vocabulary: vocabularies.Vocabulary,
+    dtype: Any = "float32",
+    mesh: Any = None,
+    split: bool = True,
+) -> Model:
   """Loads a T5's weights and lays them out for decoding.
 
   Args:
@@ -70,6 +78,9 @@ def load_model(module: T5, checkpoint: str, vocabulary: vocabularies.Vocabulary,
       `checkpoints.from_orbax`; 'pretrained:NAME' is a shipped one.
     vocabulary: that it was trained with.
     dtype: of the weights on the device.
+    mesh: from `sharding.mesh.make_mesh`; the weights are read straight into
+      their shards. None is one device.
+    split: on a mesh, False keeps the whole model on every chip.
 
   Raises:
     ValueError: the checkpoint is missing, broken or of another model, or the
@@ -78,8 +89,14 @@ def load_model(module: T5, checkpoint: str, vocabulary: vocabularies.Vocabulary,
   language_model = flax_model.t5_model(module, vocabulary.size)
   token = jax.ShapeDtypeStruct((1, 1), jnp.int32)
   expected = jax.eval_shape(module.init, jax.random.key(0), token, token)["params"]
-  params = from_orbax.load(resolve(checkpoint), dtype=dtype, expected=expected)
-  return Model(language_model, flax_model.prepare(module, params), vocabulary)
+  if mesh is None:
+    params = from_orbax.load(resolve(checkpoint), dtype=dtype, expected=expected)
+    return Model(language_model, flax_model.prepare(module, params), vocabulary)
+  rules = mesh_lib.rules_for(module.config, mesh, split)
+  where = lambda params: mesh_lib.parameter_shardings(params, mesh, rules)
+  params = from_orbax.load(resolve(checkpoint), dtype=dtype, expected=expected, shardings=where(expected))
+  params = flax_model.prepare(module, params, where)
+  return Model(mesh_lib.shard_model(language_model, mesh, rules), params, vocabulary)
 
 
 def random_model(module: T5, vocabulary: vocabularies.Vocabulary, seed: int = 0) -> Model:
