@@ -26,6 +26,7 @@ MODES = {
     "trace": "specdec.modes.trace:trace",
     "train": "specdec.modes.train:train",
     "export": "specdec.modes.export:export",
+    "plan": "specdec.modes.plan:plan",
 }
 
 _MODE = flags.DEFINE_enum("mode", None, sorted(MODES), "What to do.", required=True)

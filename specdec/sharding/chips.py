@@ -4,7 +4,7 @@ The compiler is the package `libtpu` (the extra `tpu_plan`), which needs no TPU
 for it. Nothing runs: what comes back is the program, its memory and its text.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 import dataclasses
 import importlib.util
 import os
@@ -130,15 +130,11 @@ class DoesNotFit(ValueError):
   """The compiler refused a program because its memory is too small."""
 
 
-def compile_for_slice(
-    function: Callable[..., Any], arguments: Sequence[Any], donate: Sequence[int] = (), options: Mapping[str, Any] | None = None
-) -> Any:
-  """Compiles a program for the devices that its arguments lie on.
+def compile_lowered(lowered: Any, options: Mapping[str, Any] | None = None) -> Any:
+  """Compiles a lowered program for the devices that its arguments lie on.
 
   Args:
-    function: to jit; or already jitted, and then nothing is donated here.
-    arguments: shapes with shardings, see `with_shardings`.
-    donate: which arguments give their memory to the result.
+    lowered: `jax.jit(function).lower(*shapes)`, see `with_shardings`.
     options: of the compiler.
 
   Returns:
@@ -147,8 +143,6 @@ def compile_for_slice(
   Raises:
     DoesNotFit: it needs more memory than a chip has.
   """
-  jitted = function if hasattr(function, "lower") else jax.jit(function, donate_argnums=tuple(donate))
-  lowered = jitted.lower(*arguments)
   try:
     return lowered.compile(compiler_options=dict(options) if options else None)
   except jax.errors.JaxRuntimeError as error:

@@ -120,6 +120,35 @@ def trip_count(module: Module, loop: Instruction) -> int | None:
   return int(bounds[0].argument) if counted and bounds and re.fullmatch(r"\d+", bounds[0].argument) else None
 
 
+def copies(module: Module, computation: str | None = None, least: int = 1 << 16) -> dict[str, float]:
+  """Bytes that a computation only copies or transposes, by instruction.
+
+  Weights that are laid out anew in every step would show here. Fetching into
+  on-chip memory is not copying.
+
+  Args:
+    module: from `hlo.parse`.
+    computation: None is the whole program.
+    least: bytes of a result below which it is not listed.
+  """
+  found = {}
+  for one in count(module, computation).each:
+    instruction = _find(module, one.name)
+    only_moves = instruction.opcode in ("copy", "transpose")
+    if instruction.opcode == "fusion":
+      inner = module.computations[instruction.attribute("calls")]
+      real = {i.opcode for i in inner.values()} - _FREE - _ALIASES - {"convert"}
+      only_moves = bool(real) and real <= {"copy", "transpose"}
+    size = sum(shape.bytes for shape in _results(instruction))
+    if only_moves and size >= least:
+      found[one.name] = one.times * size
+  return found
+
+
+def _find(module: Module, name: str) -> Instruction:
+  return next(computation[name] for computation in module.computations.values() if name in computation)
+
+
 class _Counter:
   """Walks the computations of one module."""
 
