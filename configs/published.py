@@ -144,3 +144,8 @@ LENIENCE_SPEEDS = (
     ),
     LenienceSpeedRow(0.0, c=0.015, gamma=8, speeds=(3.3, 3.3, 3.9, 4.9)),
 )
+
+
+def table_2() -> tuple[SpeedRow, ...]:
+  """`TABLES_2_AND_4`, for gin."""
+  return TABLES_2_AND_4

@@ -103,9 +103,10 @@ class Law(NamedTuple):
   def log_prob(self, node: Array, token: Array) -> Array:
     """Log-probability at temperature 1 of `token` [B, D] after `node` [B, D]; NaN where the law is not finite."""
     log_z = jax.nn.logsumexp(self.logits, axis=-1)
-    row = jnp.arange(token.shape[0])[:, None]
-    log_prob = self.logits[row, node, token] - log_z[row, node]
-    return jnp.where(jnp.isfinite(log_z[row, node]), log_prob, jnp.nan)
+    # Row by row: a gather that names the row would cross the chips that share a batch.
+    log_z = jnp.take_along_axis(log_z, node, axis=1)
+    log_prob = jax.vmap(lambda logits, *at: logits[at])(self.logits, node, token) - log_z
+    return jnp.where(jnp.isfinite(log_z), log_prob, jnp.nan)
 
 
 class Draft(NamedTuple):

@@ -33,6 +33,7 @@ MODES = {
     "fit_ngram": "specdec.modes.fit_ngram:fit_ngram",
     "sweep": "specdec.modes.sweep:sweep",
     "report": "specdec.modes.report:report",
+    "plan": "specdec.modes.plan:plan",
 }
 
 _MODE = flags.DEFINE_enum("mode", None, sorted(MODES), "What to do.", required=True)

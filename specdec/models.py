@@ -19,6 +19,7 @@ from specdec.drafters import ngram_counts
 from specdec.interfaces import Drafter, LanguageModel, Prompt, Step, Transform
 from specdec.loop import Output
 from specdec.networks.t5 import T5, T5Config
+from specdec.sharding import mesh as mesh_lib
 
 Array = jax.Array
 
@@ -79,6 +80,8 @@ def load_model(
     vocabulary: vocabularies.Vocabulary,
     dtype: Any = "float32",
     vocab_size: int | None = None,
+    mesh: Any = None,
+    split: bool = True,
 ) -> Model:
   """Loads a T5's weights and lays them out for decoding.
 
@@ -91,6 +94,9 @@ def load_model(
     dtype: of the weights on the device.
     vocab_size: the effective vocabulary: ids from here on are never emitted.
       None is the number of pieces (T5: 32100 of 32128 logits).
+    mesh: from `sharding.mesh.make_mesh`; the weights are read straight into
+      their shards. None is one device.
+    split: on a mesh, False keeps the whole model on every chip.
 
   Raises:
     ValueError: the checkpoint is missing, broken or of another model, or the
@@ -99,8 +105,14 @@ def load_model(
   language_model = flax_model.t5_model(module, vocabulary.size if vocab_size is None else vocab_size)
   token = jax.ShapeDtypeStruct((1, 1), jnp.int32)
   expected = jax.eval_shape(module.init, jax.random.key(0), token, token)["params"]
-  params = formats.load(resolve(checkpoint), dtype=dtype, expected=expected)
-  return Model(language_model, flax_model.prepare(module, params), vocabulary)
+  if mesh is None:
+    params = formats.load(resolve(checkpoint), dtype=dtype, expected=expected)
+    return Model(language_model, flax_model.prepare(module, params), vocabulary)
+  rules = mesh_lib.rules_for(module.config, mesh, split)
+  where = lambda params: mesh_lib.parameter_shardings(params, mesh, rules)
+  params = formats.load(resolve(checkpoint), dtype=dtype, expected=expected, shardings=where(expected))
+  params = flax_model.prepare(module, params, where)
+  return Model(mesh_lib.shard_model(language_model, mesh, rules), params, vocabulary)
 
 
 def random_model(module: T5, vocabulary: vocabularies.Vocabulary, seed: int = 0) -> Model:

@@ -1,6 +1,6 @@
 """A T5 of `networks` as a `LanguageModel`."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -28,16 +28,24 @@ class T5Params(NamedTuple):
   decoder: t5_decoder.DecoderWeights
 
 
-def prepare(module: T5, params: Mapping[str, Any]) -> T5Params:
+def prepare(
+    module: T5, params: Mapping[str, Any], shardings: Callable[[T5Params], T5Params] | None = None
+) -> T5Params:
   """Lays out the parameters of `module` for decoding. Drop `params` afterwards.
 
   Args:
     module: the Flax module.
     params: its parameters (the collection 'params'), T5X's names.
+    shardings: from the result's shapes to where each array goes; None is one
+      device.
   """
   used = {name: params[name] for name in ("decoder", "token_embedder")}
-  decoder = jax.jit(t5_decoder.lay_out, static_argnums=1)(used, module.config)
-  return T5Params(jax.device_put(params["encoder"]), decoder)
+  encoder, where = None, None
+  if shardings is not None:
+    shapes = T5Params(params["encoder"], jax.eval_shape(lambda p: t5_decoder.lay_out(p, module.config), used))
+    encoder, where = shardings(shapes)
+  decoder = jax.jit(t5_decoder.lay_out, static_argnums=1, out_shardings=where)(used, module.config)
+  return T5Params(jax.device_put(params["encoder"], encoder), decoder)
 
 
 def t5_model(module: T5, vocab_size: int | None = None) -> LanguageModel:

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 import os
 from typing import Any
 
+import jax
+
 from specdec.checkpoints import from_orbax
 
 FORMATS = ("specdec", "t5x", "huggingface")
@@ -24,13 +26,17 @@ def format_of(path: str | os.PathLike) -> str:
   return "t5x" if t5x or from_orbax.newest_step(folder, "checkpoint_") is not None else "specdec"
 
 
-def load(path: str | os.PathLike, dtype: Any = None, expected: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def load(
+    path: str | os.PathLike, dtype: Any = None, expected: Mapping[str, Any] | None = None, shardings: Any = None
+) -> dict[str, Any]:
   """Loads parameters from our own, T5X's or Hugging Face's format.
 
   Args:
     path: see `from_orbax.load`, `from_t5x.load` and `from_huggingface.load`.
     dtype: for the floating-point parameters; None keeps what is stored.
     expected: names and shapes that the model needs.
+    shardings: in the structure of `expected`, where each parameter goes; our
+      own format is read shard by shard. None is the host.
 
   Raises:
     ValueError: there is no whole checkpoint, or it does not fit `expected`.
@@ -41,5 +47,6 @@ def load(path: str | os.PathLike, dtype: Any = None, expected: Mapping[str, Any]
   elif found == "t5x":
     from specdec.checkpoints import from_t5x as reader
   else:
-    reader = from_orbax
-  return reader.load(path, dtype=dtype, expected=expected)
+    return from_orbax.load(path, dtype=dtype, expected=expected, shardings=shardings)
+  params = reader.load(path, dtype=dtype, expected=expected)
+  return params if shardings is None else jax.device_put(params, shardings)

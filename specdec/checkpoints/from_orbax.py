@@ -6,7 +6,8 @@ arrays. `stored_arrays` and `read_arrays` do the work for any Orbax folder;
 `checkpoints.from_t5x` uses them too.
 
 Loaded arrays are NumPy arrays on the host, whatever devices they were saved
-from: place them with `jax.device_put`, and a sharding where there is one.
+from; or, where shardings are given, arrays on devices, of which each host reads
+only its own shards.
 """
 
 from collections.abc import Mapping
@@ -88,23 +89,34 @@ def stored_arrays(folder: epath.Path) -> dict[str, Any]:
   return tree
 
 
-def read_arrays(folder: epath.Path, wanted: Mapping[str, Any], dtype: np.dtype | None = None) -> dict[str, Any]:
+def read_arrays(
+    folder: epath.Path, wanted: Mapping[str, Any], dtype: np.dtype | None = None, shardings: Any = None
+) -> dict[str, Any]:
   """Reads part of an Orbax folder.
 
   Args:
     folder: the folder with `_METADATA`.
     wanted: the part of the tree of `stored_arrays` to read.
     dtype: for the floating-point arrays; None keeps what is stored.
+    shardings: in the structure of `wanted`, where each array goes; None is the
+      host.
 
   Returns:
-    NumPy arrays in the structure of `wanted`.
+    Arrays in the structure of `wanted`, NumPy's without shardings.
 
   Raises:
     ValueError: an array is missing or damaged.
   """
-  arguments = jax.tree.map(
-      lambda leaf: ocp.RestoreArgs(restore_type=np.ndarray, dtype=cast_dtype(leaf.dtype, dtype)), wanted
-  )
+  if shardings is None:
+    arguments = jax.tree.map(
+        lambda leaf: ocp.RestoreArgs(restore_type=np.ndarray, dtype=cast_dtype(leaf.dtype, dtype)), wanted
+    )
+  else:
+    arguments = jax.tree.map(
+        lambda leaf, sharding: ocp.ArrayRestoreArgs(sharding=sharding, dtype=cast_dtype(leaf.dtype, dtype)),
+        wanted,
+        shardings,
+    )
   request = ocp.args.PyTreeRestore(item=wanted, restore_args=arguments, partial_restore=True)
   try:
     return ocp.PyTreeCheckpointHandler().restore(folder, args=request)
@@ -112,7 +124,9 @@ def read_arrays(folder: epath.Path, wanted: Mapping[str, Any], dtype: np.dtype |
     raise _unreadable(folder, error) from error
 
 
-def load(path: str | os.PathLike, dtype: Any = None, expected: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def load(
+    path: str | os.PathLike, dtype: Any = None, expected: Mapping[str, Any] | None = None, shardings: Any = None
+) -> dict[str, Any]:
   """Loads parameters that `save` or a training run wrote.
 
   Args:
@@ -121,9 +135,11 @@ def load(path: str | os.PathLike, dtype: Any = None, expected: Mapping[str, Any]
     dtype: for the floating-point parameters; None keeps what is stored.
     expected: names and shapes that the model needs, compared by `names.check`
       before anything is read: `jax.eval_shape(model.init, ...)`.
+    shardings: in the structure of `expected`, where each parameter goes; each
+      host reads its own shards. None is the host.
 
   Returns:
-    Nested dictionaries of NumPy arrays.
+    Nested dictionaries of arrays, NumPy's without shardings.
 
   Raises:
     ValueError: there is no whole checkpoint, or it does not fit `expected`.
@@ -153,7 +169,9 @@ def load(path: str | os.PathLike, dtype: Any = None, expected: Mapping[str, Any]
     raise ValueError(f"{folder}: expected arrays, found something else in {', '.join(strange)}.")
   if expected is not None:
     names.check(params, expected, str(path))
-  arrays = read_arrays(folder, {"params": params} if inner else params, dtype)
+  if shardings is not None and inner:
+    shardings = {"params": shardings}
+  arrays = read_arrays(folder, {"params": params} if inner else params, dtype, shardings)
   return arrays["params"] if inner else arrays
 
 

@@ -24,7 +24,9 @@ def join_columns(y: Array) -> Array:
   return y.transpose(1, 3, 0, 2).reshape(heads * size, batch * new)
 
 
-def attend(query: Array, keys: Array, values: Array, bias: Array, softmax_dtype=None) -> Array:
+def attend(
+    query: Array, keys: Array, values: Array, bias: Array, softmax_dtype=None, seen: Array | None = None
+) -> Array:
   """Softmax attention without division by sqrt(D), as T5's.
 
   `softmax(query @ keys^T + bias) @ values`, where a slot whose bias is `MASKED`
@@ -36,11 +38,13 @@ def attend(query: Array, keys: Array, values: Array, bias: Array, softmax_dtype=
     values: [B, H, L, D].
     bias: [B or 1, H or 1, N or 1, L], `MASKED` where a query must not look.
     softmax_dtype: of the logits and their softmax; None is the dtype of `query`.
+    seen: [B or 1, 1, N or 1, L] bool, where `bias` is not `MASKED`; None reads
+      it from `bias`, which costs a sum over chips where they share the heads.
 
   Returns:
     [B, H, N, D].
   """
-  seen = bias > 0.5 * MASKED
+  seen = bias > 0.5 * MASKED if seen is None else seen
   logits = jnp.einsum("bhnd,bhld->bhnl", query, keys, preferred_element_type=softmax_dtype)
   logits = jnp.where(seen, logits + bias.astype(logits.dtype), MASKED)
   weights = jax.nn.softmax(logits, axis=-1).astype(values.dtype)

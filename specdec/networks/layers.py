@@ -69,7 +69,7 @@ def rms_norm(x: Array, scale: Array, axis: int = -1, epsilon: float = 1e-6) -> A
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Kernel:
-  """A weight matrix in one of two layouts, and its product with columns.
+  """A weight matrix in one of two layouts, or several that read the same input, and their product with columns.
 
   On XLA's CPU backend the best form depends on the size. `W[out, in] @ y[in, m]`
   wins where weights stream from memory: for a T5-base decoder (495 MB) 14.1
@@ -78,8 +78,12 @@ class Kernel:
   ms for m = 1 and about the same for m = 8. (2 cores of an AMD EPYC, jax 0.10.2,
   float32, medians of one run, 2026-11-30.)
 
+  P matrices in one array are one product. They are stacked along an axis of
+  their own, and not joined along `out`: to split a joined axis that lies on
+  several chips would move its parts from chip to chip.
+
   Attributes:
-    array: [out, in] or [in, out].
+    array: [out, in] or [in, out]; of several [P, out, in] or [in, P, out].
     out_first: static; which of the two.
   """
 
@@ -87,18 +91,22 @@ class Kernel:
   out_first: bool = dataclasses.field(metadata={"static": True})
 
   @classmethod
-  def lay_out(cls, kernel: Array, out_first: bool) -> "Kernel":
-    """From Flax's `kernel` [in, out]."""
-    return cls(kernel.T if out_first else kernel, out_first)
+  def lay_out(cls, out_first: bool, *kernels: Array) -> "Kernel":
+    """From one or several of Flax's kernels [in, out]."""
+    if len(kernels) == 1:
+      return cls(kernels[0].T if out_first else kernels[0], out_first)
+    if out_first:
+      return cls(jnp.stack([kernel.T for kernel in kernels]), True)
+    return cls(jnp.stack(kernels, axis=1), False)
 
   def __matmul__(self, y: Array) -> Array:
-    """Columns y [in, m] -> columns [out, m], in the dtype of y."""
+    """Columns y [in, m] -> columns [out, m] or [P, out, m], in the dtype of y."""
     weights = self.array.astype(y.dtype)
     if self.out_first:
-      return weights @ y
+      return jnp.tensordot(weights, y, 1)
     # The barriers keep XLA from folding the transposes into a product of the slow form (7.5 ms where 1.5 will do).
     rows = jax.lax.optimization_barrier(y.T)
-    return jax.lax.optimization_barrier(rows @ weights).T
+    return jnp.moveaxis(jax.lax.optimization_barrier(jnp.tensordot(rows, weights, 1)), 0, -1)
 
 
 def relative_position_bucket(relative_position: Array, bidirectional: bool, num_buckets: int, max_distance: int) -> Array:

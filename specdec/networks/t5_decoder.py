@@ -2,7 +2,7 @@
 
 The weights of `networks.t5` are laid out once for it (`lay_out`): activations
 are columns, one a token, q/k/v and the branches of the feed-forward layer are
-fused, and products take the form that is fast for their size (`layers.Kernel`).
+one product each, and products take the form that is fast for their size (`layers.Kernel`).
 On XLA's CPU backend that makes eight tokens cost little more than one.
 Cross-attention keys and values are computed once a request (`start`).
 
@@ -30,14 +30,14 @@ class LayerWeights(NamedTuple):
   """One decoder layer, laid out for decoding."""
 
   self_norm: Array  # [E]
-  self_qkv: Kernel  # E to 3*H*D
+  self_qkv: Kernel  # 3 from E to H*D
   self_out: Kernel  # H*D to E
   cross_norm: Array  # [E]
   cross_query: Kernel  # E to H*D
-  cross_kv: Array  # [E, 2*H*D]; used once a request, over S rows
+  cross_kv: Array  # [E, 2, H*D]; used once a request, over S rows
   cross_out: Kernel  # H*D to E
   mlp_norm: Array  # [E]
-  mlp_in: Kernel  # E to A*M, A branches
+  mlp_in: Kernel  # A branches from E to M
   mlp_out: Kernel  # M to E
 
 
@@ -73,9 +73,8 @@ def lay_out(params: Mapping[str, Any], config: T5Config, out_first: bool | None 
   """
 
   def kernel(*arrays):
-    joined = jnp.concatenate(arrays, axis=1)
-    wide = config.emb_dim >= 512 or joined.shape[0] > joined.shape[1]
-    return Kernel.lay_out(joined, wide if out_first is None else out_first)
+    wide = config.emb_dim >= 512 or arrays[0].shape[0] > len(arrays) * arrays[0].shape[1]
+    return Kernel.lay_out(wide if out_first is None else out_first, *arrays)
 
   decoder = params["decoder"]
   kernels = lambda tree, *names: [tree[name]["kernel"] for name in names]
@@ -89,7 +88,7 @@ def lay_out(params: Mapping[str, Any], config: T5Config, out_first: bool | None 
         self_out=kernel(own["out"]["kernel"]),
         cross_norm=p["pre_cross_attention_layer_norm"]["scale"],
         cross_query=kernel(cross["query"]["kernel"]),
-        cross_kv=jnp.concatenate(kernels(cross, "key", "value"), axis=1),
+        cross_kv=jnp.stack(kernels(cross, "key", "value"), axis=1),
         cross_out=kernel(cross["out"]["kernel"]),
         mlp_norm=p["pre_mlp_layer_norm"]["scale"],
         mlp_in=kernel(*kernels(mlp, *mlp_names)),
@@ -119,7 +118,7 @@ def start(weights: DecoderWeights, config: T5Config, encoded: Array, encoder_mas
   batch, length, _ = encoded.shape
   cross_keys, cross_values = [], []
   for layer in weights.layers:
-    kv = encoded.astype(dtype) @ layer.cross_kv.astype(dtype)
+    kv = jnp.tensordot(encoded.astype(dtype), layer.cross_kv.astype(dtype), 1)
     kv = kv.reshape(batch, length, 2, config.num_heads, config.head_dim)
     cross_keys.append(kv[:, :, 0].transpose(0, 2, 1, 3))
     cross_values.append(kv[:, :, 1].transpose(0, 2, 1, 3))
@@ -140,8 +139,10 @@ def start(weights: DecoderWeights, config: T5Config, encoded: Array, encoder_mas
   )
 
 
-def _self_bias(state: DecoderState, depth: Array, mask: Array | None, columns: Array | None) -> Array:
-  """Bias [B, H, N, L] of the new tokens over the slots, `MASKED` where they must not look.
+def _self_bias(
+    state: DecoderState, depth: Array, mask: Array | None, columns: Array | None
+) -> tuple[Array, Array]:
+  """Bias [B, H, N, L] of the new tokens over the slots, `MASKED` where they must not look; where they may [B, 1, N, L].
 
   Distances are differences of positions. A committed slot is its own position;
   a new token's position is `length + pending + depth`, or `length + depth`
@@ -168,7 +169,7 @@ def _self_bias(state: DecoderState, depth: Array, mask: Array | None, columns: A
     seen = jnp.where(inside[:, None, :], ancestor, slots[None, None, :] < first[:, :, None])
   distance = jnp.clip(query[:, :, None] - key[:, None, :], 0, cache.buffer_length - 1)  # [B, N, L]
   bias = state.distance_bias[:, distance].transpose(1, 0, 2, 3)
-  return jnp.where(seen[:, None], bias, layers.MASKED)
+  return jnp.where(seen[:, None], bias, layers.MASKED), seen[:, None]
 
 
 def score(
@@ -202,22 +203,24 @@ def score(
   split = lambda y: attention.split_columns(y, config.num_heads, batch)
   softmax_dtype = jnp.float32 if config.float32_attention_logits else None
   x = weights.embedding[tokens.reshape(-1)].astype(dtype).T  # [E, B*N]
-  bias = _self_bias(state, depth, mask, columns)
+  bias, seen = _self_bias(state, depth, mask, columns)
   first = state.cache.length + state.cache.pending
   keys, values = [], []
   for i, layer in enumerate(weights.layers):
-    query, key, value = jnp.split(layer.self_qkv @ layers.rms_norm(x, layer.self_norm, axis=0), 3)
+    query, key, value = jnp.unstack(layer.self_qkv @ layers.rms_norm(x, layer.self_norm, axis=0))
     key, value = split(key), split(value)
     # 0 * NaN is NaN: a node that is not finite must spoil those that see it, by its key, and no others, by its value.
     finite = jnp.isfinite(value).all(axis=-1, keepdims=True)
     keys.append(cache_lib.write(state.cache.keys[i], jnp.where(finite, key, jnp.nan), first))
     values.append(cache_lib.write(state.cache.values[i], jnp.where(finite, value, 0), first))
-    mixed = attention.attend(split(query), keys[i], values[i], bias, softmax_dtype)
+    mixed = attention.attend(split(query), keys[i], values[i], bias, softmax_dtype, seen)
     x = x + layer.self_out @ attention.join_columns(mixed)
     query = layer.cross_query @ layers.rms_norm(x, layer.cross_norm, axis=0)
     mixed = attention.attend(split(query), state.cross_keys[i], state.cross_values[i], state.cross_bias, softmax_dtype)
     x = x + layer.cross_out @ attention.join_columns(mixed)
-    branches = jnp.split(layer.mlp_in @ layers.rms_norm(x, layer.mlp_norm, axis=0), len(config.mlp_activations))
+    branches = layer.mlp_in @ layers.rms_norm(x, layer.mlp_norm, axis=0)
+    if len(config.mlp_activations) == 1:
+      branches = branches[None]
     hidden = None
     for name, branch in zip(config.mlp_activations, branches):
       branch = layers.activation(name)(branch)

@@ -1,0 +1,189 @@
+"""One program on one slice: whether it fits, what it moves and sends, and bounds of its time.
+
+Times are lower bounds by a model: every byte of HBM at full speed, nothing
+waits for another chip, nothing is launched. They rank programs; they are not
+what a clock would show.
+"""
+
+from collections.abc import Mapping
+import dataclasses
+import hashlib
+from importlib import metadata
+import json
+import os
+from typing import Any
+
+import jax
+
+from specdec.sharding import chips
+from specdec.sharding import hlo
+from specdec.sharding import hlo_cost
+from specdec.sharding import schedule
+from specdec.sharding.chips import Chip
+from specdec.sharding.programs import Program
+
+_FORMAT = 3  # Of stored analyses; raise it when what is counted changes.
+
+
+@dataclasses.dataclass(frozen=True)
+class Piece:
+  """A program, or one step of its decoding loop, on one chip.
+
+  Attributes:
+    flops: of products.
+    hbm_read: bytes.
+    hbm_written: bytes.
+    collectives: how many run, by kind.
+    sent: bytes of their results.
+    operations: instructions that run.
+    copied: bytes that are only copied or transposed in HBM, in pieces of 64 KiB and more.
+    roofline: seconds, the longer of all bytes at full bandwidth and all products at peak.
+    schedule: seconds, the sum over instructions of the longer of its bytes and
+      its schedule's length; None without a schedule or a known clock.
+  """
+
+  flops: float
+  hbm_read: float
+  hbm_written: float
+  collectives: Mapping[str, int]
+  sent: float
+  operations: int
+  copied: float
+  roofline: float
+  schedule: float | None
+
+  @property
+  def hbm(self) -> float:
+    """Bytes read and written."""
+    return self.hbm_read + self.hbm_written
+
+  @property
+  def seconds(self) -> float:
+    """The tighter of the bounds that there are."""
+    return self.roofline if self.schedule is None else max(self.roofline, self.schedule)
+
+
+@dataclasses.dataclass(frozen=True)
+class Analysis:
+  """What the compiler made of a program.
+
+  Attributes:
+    name: of the program.
+    refused: the compiler's reason where it does not fit; all else is then empty.
+    arguments: bytes on a chip.
+    results: bytes.
+    aliased: bytes of results that lie in the memory of donated arguments.
+    temporaries: bytes.
+    code: bytes.
+    whole: the program, loops without a known number of runs counted once.
+    step: one step of its decoding loop, None without one.
+  """
+
+  name: str
+  refused: str = ""
+  arguments: int = 0
+  results: int = 0
+  aliased: int = 0
+  temporaries: int = 0
+  code: int = 0
+  whole: Piece | None = None
+  step: Piece | None = None
+
+  @property
+  def memory(self) -> int:
+    """Bytes that must be there at once."""
+    return self.arguments + self.results - self.aliased + self.temporaries + self.code
+
+  def as_data(self) -> dict[str, Any]:
+    """For JSON."""
+    return dataclasses.asdict(self)
+
+  @classmethod
+  def from_data(cls, data: Mapping[str, Any]) -> "Analysis":
+    """The inverse of `as_data`."""
+    pieces = {name: data[name] and Piece(**data[name]) for name in ("whole", "step")}
+    return cls(**{**data, **pieces})
+
+
+def piece(module: hlo.Module, chip: Chip, computation: str | None, bundles: Mapping[str, int] | None) -> Piece:
+  """Counts and times a computation; None is the entry.
+
+  Args:
+    module: the compiled program.
+    chip: that it was compiled for.
+    computation: its name.
+    bundles: length of the schedule of each instruction, from `schedule.read`.
+  """
+  cost = hlo_cost.count(module, computation)
+  bytes_seconds = lambda size: size / chip.hbm_bandwidth
+  roofline = max(bytes_seconds(cost.hbm), cost.flops / chip.flops)
+  scheduled = None
+  if bundles is not None and chip.clock is not None:
+    scheduled = sum(
+        one.times * max(bundles.get(one.name, 0) / chip.clock, bytes_seconds(one.hbm)) for one in cost.each
+    )
+  collectives = {kind: round(number) for kind, number in sorted(cost.collectives.items())}
+  copied = sum(hlo_cost.copies(module, computation).values())
+  return Piece(
+      cost.flops, cost.hbm_read, cost.hbm_written, collectives, cost.sent, round(cost.operations), copied, roofline, scheduled
+  )
+
+
+def analyse(program: Program, topology: str, folder: str | None = None, with_schedule: bool = True) -> Analysis:
+  """Compiles a program and counts it.
+
+  Args:
+    program: from `programs`.
+    topology: of the slice that its arguments lie on, see `chips.slice_devices`.
+    folder: where analyses are kept by the content of their program, so that a
+      plan that was stopped goes on; None keeps none.
+    with_schedule: also read the final schedules; they must have been asked for
+      with `schedule.ask` before the first program was compiled.
+  """
+  chip = chips.chip_of(topology)
+  jitted = program.function
+  if not hasattr(jitted, "lower"):
+    jitted = jax.jit(program.function, donate_argnums=program.donate)
+  lowered = jitted.lower(*program.arguments)
+  file = None
+  if folder is not None:
+    file = os.path.join(folder, _content(lowered, topology, with_schedule) + ".json")
+    if os.path.exists(file):
+      with open(file, encoding="utf-8") as stored:
+        return dataclasses.replace(Analysis.from_data(json.load(stored)), name=program.name)
+  analysis = _compile(program.name, lowered, chip, with_schedule)
+  if file is not None:
+    os.makedirs(folder, exist_ok=True)
+    with open(file + ".partial", "w", encoding="utf-8") as new:
+      json.dump(analysis.as_data(), new)
+    os.replace(file + ".partial", file)
+  return analysis
+
+
+def _compile(name: str, lowered: Any, chip: Chip, with_schedule: bool) -> Analysis:
+  if with_schedule:
+    schedule.forget()
+  try:
+    compiled = chips.compile_lowered(lowered)
+  except chips.DoesNotFit as error:
+    return Analysis(name, refused=str(error))
+  memory = compiled.memory_analysis()
+  module = hlo.parse(compiled.as_text())
+  bundles = schedule.read(module) if with_schedule else None
+  body = hlo_cost.open_loop(module)
+  return Analysis(
+      name,
+      arguments=memory.argument_size_in_bytes,
+      results=memory.output_size_in_bytes,
+      aliased=memory.alias_size_in_bytes,
+      temporaries=memory.temp_size_in_bytes,
+      code=memory.generated_code_size_in_bytes,
+      whole=piece(module, chip, None, bundles),
+      step=piece(module, chip, body, bundles) if body else None,
+  )
+
+
+def _content(lowered: Any, topology: str, with_schedule: bool) -> str:
+  """A name for what the result depends on: program and shardings, slice, versions."""
+  parts = (lowered.as_text(), topology, jax.__version__, metadata.version("libtpu"), with_schedule, _FORMAT)
+  return hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()[:24]

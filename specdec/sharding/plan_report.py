@@ -1,0 +1,305 @@
+"""A plan as tables, in Markdown, HTML and JSON; every column says where its figures come from.
+
+`compiled`: printed by the compiler, or counted in the program that it made.
+`modelled`: a bound of time, or what follows from one. `by hand`: from shapes, or
+an assumption of the reader. `published`: of the paper. Nothing is measured.
+"""
+
+from collections.abc import Sequence
+import dataclasses
+import html
+import json
+from typing import Any
+
+from specdec.sharding import plan as plan_lib
+from specdec.sharding.analysis import Piece
+from specdec.sharding.plan import Case, Placement, Plan
+
+LABELS = ("compiled", "modelled", "by hand", "published", "")
+NONE = "–"
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+  """One table.
+
+  Attributes:
+    title: above it.
+    columns: heading and label of each; "" labels what is no figure.
+    rows: cells; None is shown as a dash.
+    notes: below it.
+  """
+
+  title: str
+  columns: Sequence[tuple[str, str]]
+  rows: Sequence[Sequence[Any]]
+  notes: Sequence[str] = ()
+
+  def __post_init__(self):
+    for heading, label in self.columns:
+      if label not in LABELS:
+        raise ValueError(f"{self.title}, {heading}: expected one of the labels {LABELS}, found {label!r}.")
+    for row in self.rows:
+      if len(row) != len(self.columns):
+        raise ValueError(f"{self.title}: expected {len(self.columns)} cells a row, found {len(row)}.")
+
+
+def tables(plan: Plan, cases: Sequence[Case], each: Sequence[float] = (0.0,)) -> list[Table]:
+  """All tables of a plan.
+
+  Args:
+    plan: from `plan.compile_plan`.
+    cases: to predict.
+    each: seconds a collective to assume; the first is that of the main columns.
+  """
+  return [
+      memory_table(plan),
+      traffic_table(plan),
+      scoring_table(plan),
+      draft_table(plan),
+      case_table(plan, cases, each[0]),
+      choice_table(plan, cases, each[0]),
+      *([latency_table(plan, cases, each)] if len(each) > 1 else []),
+  ]
+
+
+def memory_table(plan: Plan) -> Table:
+  """Does each program compile, and what must lie on a chip for it."""
+  megabytes = lambda size: round(size / 1e6, 1)
+  rows = []
+  for who, one in plan.analyses():
+    if one.refused:
+      rows.append([who, one.name, f"refused: {one.refused}", *[None] * 6])
+      continue
+    fits = "yes" if one.memory <= plan.chip.hbm else "no"
+    sizes = (one.arguments, one.temporaries, one.results, one.aliased, one.code, one.memory)
+    rows.append([who, one.name, fits, *map(megabytes, sizes)])
+  columns = [("model", ""), ("program", ""), ("compiles and fits", "compiled")]
+  columns += [(f"{what} MB", "compiled") for what in ("arguments", "temporaries", "results", "aliased", "code", "all")]
+  shares = [("the target", plan.weights, plan.caches)]
+  shares += [(f"{p.drafter}, {_way(p)}", p.weights, p.caches) for p in plan.placements]
+  notes = [f"By hand, on a chip: {who} has {megabytes(w)} MB of weights and {megabytes(c)} MB of caches." for who, w, c in shares]
+  notes.append(
+      f"A chip has {plan.chip.hbm / 1e9:.1f} GB of HBM for a program. `aliased` results lie in the memory of donated "
+      "arguments: caches that are not copied."
+  )
+  return Table("Memory of a chip", columns, rows, notes)
+
+
+def traffic_table(plan: Plan) -> Table:
+  """What each program, or one step of its loop, moves and sends."""
+  rows = []
+  for who, one in plan.analyses():
+    piece, what = (one.step, "a step of it") if one.step else (one.whole, "all of it")
+    if piece is not None:
+      rows.append([
+          who, one.name, what, _mega(piece.hbm_read), _mega(piece.hbm_written), round(piece.flops / 1e9, 2),
+          _collectives(piece), round(piece.sent / 1e3, 1), piece.operations, _mega(piece.copied),
+          _micro(piece.roofline), _micro(piece.schedule),
+      ])  # fmt: skip
+  columns = [
+      ("model", ""), ("program", ""), ("what", ""), ("HBM read MB", "compiled"), ("HBM written MB", "compiled"),
+      ("GFLOP", "compiled"), ("collectives", "compiled"), ("sent kB", "compiled"), ("operations", "compiled"),
+      ("only copied MB", "compiled"), ("roofline µs", "modelled"), ("schedule µs", "modelled"),
+  ]  # fmt: skip
+  return Table("What a chip moves", columns, rows, [_BOUNDS])
+
+
+def scoring_table(plan: Plan) -> Table:
+  """The target's network on several tokens at once."""
+  rows = []
+  for count, one in plan.score.items():
+    if one.whole is None:
+      rows.append([count, *[None] * 7])
+      continue
+    base = plan.score[1].whole
+    scheduled = one.whole.schedule and base.schedule and one.whole.schedule / base.schedule
+    rows.append([
+        count, _mega(plan.read_once[count]), _mega(one.whole.hbm), round(one.whole.hbm / plan.read_once[count], 4),
+        _micro(one.whole.roofline), _micro(one.whole.schedule), round(one.whole.roofline / base.roofline, 3),
+        scheduled and round(scheduled, 3),
+    ])  # fmt: skip
+  columns = [
+      ("tokens", ""), ("weights and caches once MB", "by hand"), ("HBM MB", "compiled"), ("ratio", "compiled"),
+      ("roofline µs", "modelled"), ("schedule µs", "modelled"), ("v, roofline", "modelled"), ("v, schedule", "modelled"),
+  ]  # fmt: skip
+  note = f"v is the time of so many tokens over the time of one. A tile has {plan_lib.SUBLANES} rows."
+  return Table("Scoring several tokens at once", columns, rows, [note])
+
+
+def draft_table(plan: Plan) -> Table:
+  """Whole or split: what a draft's call costs."""
+  rows = []
+  for placement in plan.placements:
+    piece = placement.call.whole
+    if piece is None or plan.plain.step is None:
+      continue
+    both = plan_lib.break_even(plan, placement.drafter)
+    scheduled = piece.schedule and plan.plain.step.schedule and piece.schedule / plan.plain.step.schedule
+    rows.append([
+        placement.drafter, _way(placement), _mega(piece.hbm), _collectives(piece), _micro(piece.roofline),
+        _micro(piece.schedule), round(piece.roofline / plan.plain.step.roofline, 4), scheduled and round(scheduled, 4),
+        _micro(both) if placement.split else None,
+    ])  # fmt: skip
+  columns = [
+      ("draft", ""), ("placed", ""), ("HBM MB", "compiled"), ("collectives", "compiled"), ("roofline µs", "modelled"),
+      ("schedule µs", "modelled"), ("c, roofline", "modelled"), ("c, schedule", "modelled"),
+      ("better whole above, µs a collective", "modelled"),
+  ]  # fmt: skip
+  notes = [
+      "A call is the draft's network on one token, its law and a draw; c is its time over that of a step of the plain "
+      "decoder. The last column is the time of one collective, which the bounds leave out, from which on a whole draft is "
+      "faster than a split one."
+  ]
+  return Table("Drafts", columns, rows, notes)
+
+
+def case_table(plan: Plan, cases: Sequence[Case], each: float = 0.0) -> Table:
+  """Predicted speed-ups, beside the published ones."""
+  rows = []
+  for case in cases:
+    for placement in _placements(plan, case.drafter):
+      found = plan_lib.predict(plan, placement, case.gamma, case.alpha, each)
+      values = [None] * 4 if found is None else [round(found.c, 3), round(found.v, 3), _factor(found.theorem), _factor(found.whole)]
+      rows.append([
+          case.task, case.drafter, f"{case.temperature:g}", case.gamma, case.alpha, case.c, case.expected, case.measured,
+          _way(placement), *values,
+      ])  # fmt: skip
+  published = "published" if any(case.measured is not None for case in cases) else "by hand"
+  columns = [
+      ("task", ""), ("draft", ""), ("T", ""), ("γ", ""), ("α", published), ("c", "published"),
+      ("expected", "published"), ("measured", "published"), ("placed", ""), ("c here", "modelled"), ("v here", "modelled"),
+      ("Theorem 3.8", "modelled"), ("whole program", "modelled"),
+  ]  # fmt: skip
+  notes = [
+      "`Theorem 3.8`: (1 - α^(γ+1)) / ((1 - α)(γ c + v)). `whole program`: the same tokens a step, times a step of the plain "
+      "decoder over a step of the speculative one, both as compiled, with law, acceptance and residual."
+  ]
+  if each:
+    notes.append(f"With {each * 1e6:g} µs added for each collective, by hand.")
+  return Table("Speed-ups", columns, rows, notes)
+
+
+def choice_table(plan: Plan, cases: Sequence[Case], each: float = 0.0) -> Table:
+  """The best γ of those compiled, and the better placement."""
+  rows = []
+  for task, drafter, temperature, alpha in dict.fromkeys((c.task, c.drafter, c.temperature, c.alpha) for c in cases):
+    found = [(p, plan_lib.best_gamma(plan, p, alpha, each)) for p in _placements(plan, drafter)]
+    if not found:
+      continue
+    best = max(found, key=lambda pair: pair[1].factor)
+    for placement, choice in found:
+      mark = "better" if placement is best[0] and len(found) > 1 else ""
+      rows.append(
+          [task, drafter, f"{temperature:g}", alpha, _way(placement), choice.gamma, _factor(choice.factor), choice.in_tile, mark]
+      )
+  columns = [
+      ("task", ""), ("draft", ""), ("T", ""), ("α", "by hand"), ("placed", ""), ("best γ", "modelled"),
+      ("Theorem 3.8", "modelled"), (f"best γ with γ + 1 ≤ {plan_lib.SUBLANES}", "modelled"), ("placement", "modelled"),
+  ]  # fmt: skip
+  gammas = ", ".join(str(count - 1) for count in plan.score if count > 1)
+  return Table(
+      "Best γ and placement", columns, rows, [f"Of γ = {gammas}. A γ beyond a tile must gain one per cent on one within it."]
+  )
+
+
+def latency_table(plan: Plan, cases: Sequence[Case], each: Sequence[float]) -> Table:
+  """Speed-ups again, with a time for each collective: the whole program where it was compiled, else the theorem."""
+  rows = []
+  for case in cases:
+    for placement in _placements(plan, case.drafter):
+      found = [plan_lib.predict(plan, placement, case.gamma, case.alpha, one) for one in each]
+      values = [None if f is None else _factor(f.theorem if f.whole is None else f.whole) for f in found]
+      rows.append([case.task, case.drafter, f"{case.temperature:g}", case.gamma, case.measured, _way(placement), *values])
+  columns = [("task", ""), ("draft", ""), ("T", ""), ("γ", ""), ("measured", "published"), ("placed", "")]
+  columns += [(f"{one * 1e6:g} µs", "modelled") for one in each]
+  return Table("Speed-ups, with a time for each collective", columns, rows, ["The time of a collective is by hand."])
+
+
+def to_markdown(title: str, lead: Sequence[str], all_tables: Sequence[Table]) -> str:
+  """Paragraphs and tables."""
+  parts = [f"# {title}", *lead]
+  for table in all_tables:
+    heads = [f"{heading} [{label}]" if label else heading for heading, label in table.columns]
+    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
+    lines += ["| " + " | ".join(map(_show, row)) + " |" for row in table.rows]
+    parts += [f"## {table.title}", "\n".join(lines), *table.notes]
+  return "\n\n".join(parts) + "\n"
+
+
+def to_html(title: str, lead: Sequence[str], all_tables: Sequence[Table]) -> str:
+  """One page, without scripts or other files."""
+  cell = lambda tag, value, kind: f'<{tag}{f" class={chr(34)}{kind}{chr(34)}" if kind else ""}>{html.escape(_show(value))}</{tag}>'
+  kind = lambda label: label.replace(" ", "-")
+  body = [f"<h1>{html.escape(title)}</h1>", *(f"<p>{html.escape(text)}</p>" for text in lead)]
+  for table in all_tables:
+    heads = "".join(cell("th", f"{heading} [{label}]" if label else heading, kind(label)) for heading, label in table.columns)
+    rows = "".join(
+        "<tr>" + "".join(cell("td", value, kind(label)) for value, (_, label) in zip(row, table.columns)) + "</tr>\n"
+        for row in table.rows
+    )
+    body.append(f"<h2>{html.escape(table.title)}</h2>\n<table>\n<tr>{heads}</tr>\n{rows}</table>")
+    body += [f"<p>{html.escape(note)}</p>" for note in table.notes]
+  return f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>\n<style>{_STYLE}</style></head>\n<body>\n' + "\n".join(body) + "\n</body></html>\n"
+
+
+def to_json(title: str, lead: Sequence[str], all_tables: Sequence[Table], plan: Plan) -> str:
+  """Tables with the label of each column, and every analysis in full."""
+  data = {
+      "title": title,
+      "notes": list(lead),
+      "topology": plan.topology,
+      "chips": plan.chips,
+      "workload": dataclasses.asdict(plan.workload),
+      "tables": [
+          {
+              "title": table.title,
+              "columns": [{"name": heading, "label": label} for heading, label in table.columns],
+              "rows": [list(row) for row in table.rows],
+              "notes": list(table.notes),
+          }
+          for table in all_tables
+      ],
+      "programs": [{"model": who, **one.as_data()} for who, one in plan.analyses()],
+  }
+  return json.dumps(data, indent=1, ensure_ascii=False) + "\n"
+
+
+_BOUNDS = (
+    "Times are lower bounds: every byte at full speed, no chip waits for another, nothing is launched. `roofline`: all bytes "
+    "over the bandwidth, or all products over the peak. `schedule`: the sum over operations of the longer of their bytes "
+    "and the instructions in their final schedule. Loops inside a collective count once."
+)
+_STYLE = (
+    "body{font:15px/1.5 system-ui,sans-serif;max-width:80em;margin:2em auto;padding:0 1em}"
+    "table{border-collapse:collapse;font-variant-numeric:tabular-nums}th,td{padding:.2em .6em;border-bottom:1px solid #ddd;"
+    "text-align:left;vertical-align:top}.modelled{background:#eef5ff}.published{background:#f3f7ea}.by-hand{background:#fbf3e4}"
+)
+
+
+def _placements(plan: Plan, drafter: str) -> list[Placement]:
+  return [p for p in plan.placements if p.drafter == drafter]
+
+
+def _way(placement: Placement) -> str:
+  return "split" if placement.split else "whole"
+
+
+def _collectives(piece: Piece) -> str:
+  return ", ".join(f"{number} {kind}" for kind, number in piece.collectives.items()) or "none"
+
+
+def _mega(size: float) -> float:
+  return round(size / 1e6, 1)
+
+
+def _micro(seconds: float | None) -> float | None:
+  return None if seconds is None else round(seconds * 1e6, 1)
+
+
+def _factor(value: float | None) -> float | None:
+  return None if value is None else round(value, 2)
+
+
+def _show(value: Any) -> str:
+  return NONE if value is None else str(value)
