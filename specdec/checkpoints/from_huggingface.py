@@ -26,7 +26,8 @@ from specdec.checkpoints import huggingface_names
 from specdec.checkpoints import names
 from specdec.networks.t5 import T5Config
 
-PIECE_BYTES = 16 << 20  # Read at once, and what may stay mapped of a file.
+PIECE_BYTES = 4 << 20  # Read at once.
+MAPPED_BYTES = 16 << 20  # May stay mapped of a PyTorch file, which takes longer to open.
 SHARD_BYTES = 1 << 30  # Written at once.
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
@@ -61,7 +62,7 @@ class _TorchFile:
     self._path, self._tensors, self._read = path, None, 0
 
   def _open(self) -> Mapping[str, Any]:
-    if self._tensors is None or self._read > PIECE_BYTES:
+    if self._tensors is None or self._read > MAPPED_BYTES:
       self._tensors = None  # Lets go of what is mapped before it is mapped again.
       self._tensors, self._read = _torch_load(self._path), 0
     return self._tensors
