@@ -53,7 +53,7 @@ def dyspec_growth(
   calls = min(calls or size, size)
   nodes = jnp.arange(size + 1)
 
-  def draw(tree: Tree) -> Tree:
+  def draw(tree: Tree, opens: Array) -> Tree:
     node = jnp.argmax(tree.next_value)
     value, row, rank = tree.next_value[node], tree.row[node], tree.drawn[node]
     token, chance = tree.candidates[row, rank], tree.chance[row, rank]
@@ -61,7 +61,7 @@ def dyspec_growth(
     at_node, at_new = nodes == node, (nodes == tree.size) & valid
     depth = tree.depth[node] + 1
     sibling = jnp.where(valid & (rank + 1 < children), value * (1 - chance), CLOSED)
-    child = jnp.where(_room_below(tree, max_depth, depth), value * chance, CLOSED)
+    child = jnp.where(opens & _room_below(tree, max_depth, depth), value * chance, CLOSED)
     return tree._replace(
         tokens=jnp.where(at_new, token, tree.tokens),
         parents=jnp.where(at_new, node, tree.parents).astype(jnp.int32),
@@ -78,9 +78,9 @@ def dyspec_growth(
 
   def grow(tree: Tree, call: Array, scored: Array) -> tuple[Tree, Array]:
     del scored
-    # No call is left: places below unscored nodes stay empty.
-    tree = tree._replace(next_value=jnp.where((call >= calls) & (tree.row < 0), CLOSED, tree.next_value))
-    tree = jax.lax.while_loop(can_draw, draw, tree)
+    opens = call < calls  # Else no call is left, and places below unscored nodes stay empty.
+    tree = tree._replace(next_value=jnp.where(opens | (tree.row >= 0), tree.next_value, CLOSED))
+    tree = jax.lax.while_loop(can_draw, lambda tree: draw(tree, opens), tree)
     waiting = (tree.row < 0) & (tree.next_value > CLOSED) & (tree.size <= size)
     best, frontier = jax.lax.top_k(jnp.where(waiting, tree.next_value, CLOSED), width)
     return tree, jnp.where(best > CLOSED, frontier, NO_NODE).astype(jnp.int32)

@@ -13,8 +13,8 @@ def test_points_lie_inside_their_panel():
   plots = [("one <", {"a & b": [(8, 1.0, 0.1), (64, 3.0, 0.2)]}), ("two", {"a & b": [(16, 2.0, 0.0)], "c": [(8, 2.5, 0.1)]})]
   text = lines.panels(plots, "nodes", "tokens", log_x=True)
   root = ElementTree.fromstring(text)
-  boxes = [tuple(float(r.get(k)) for k in ("x", "y", "width", "height")) for r in root.iter("{*}rect") if r.get("x")]
-  circles = [(float(c.get("cx")), float(c.get("cy"))) for c in root.iter("{*}circle")]
+  boxes = [tuple(float(r.get(k)) for k in ("x", "y", "width", "height")) for r in root.findall(".//{*}rect") if r.get("x")]
+  circles = [(float(c.get("cx")), float(c.get("cy"))) for c in root.findall(".//{*}circle")]
   assert len(boxes) == 2 and len(circles) == 4
   assert all(any(x <= cx <= x + w and y <= cy <= y + h for x, y, w, h in boxes) for cx, cy in circles)
   assert circles[1][1] < circles[0][1]  # More is higher.

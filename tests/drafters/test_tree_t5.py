@@ -18,6 +18,7 @@ from specdec.trees import dyspec
 from tests import fakes
 
 BATCH, NODES, ROOM = 8, 7, 24
+WIDE = ROOM + NODES  # Of a text with a path behind it.
 KEYS = loop.row_keys(jax.random.key(7), BATCH)
 
 
@@ -92,7 +93,7 @@ def test_laws_of_all_branches_are_the_draft_s(temperature):
   checked, depths = 0, set()
   for before, info, draft, after in history[:5]:
     parents, tokens = np.asarray(draft.topology.parents), np.asarray(draft.tokens)
-    texts = np.zeros((BATCH, NODES, ROOM), np.int32)
+    texts = np.zeros((BATCH, NODES, WIDE), np.int32)
     place = np.zeros((BATCH, NODES), int)
     for row in range(BATCH):
       length = int(before.length[row])
@@ -107,9 +108,9 @@ def test_laws_of_all_branches_are_the_draft_s(temperature):
         depths.add(len(path))
     repeat = lambda x: jnp.repeat(x, NODES, axis=0)
     logits = forced_draft(
-        variables, repeat(prompt.tokens), jnp.asarray(texts.reshape(-1, ROOM)), repeat(prompt.mask)
+        variables, repeat(prompt.tokens), jnp.asarray(texts.reshape(-1, WIDE)), repeat(prompt.mask)
     )
-    logits = np.asarray(logits).reshape(BATCH, NODES, ROOM, -1)
+    logits = np.asarray(logits).reshape(BATCH, NODES, WIDE, -1)
     for row in np.flatnonzero(before.running):
       for node in np.flatnonzero(np.asarray(after.draft.row)[row, :NODES] >= 0):
         expected = logits[row, node, place[row, node]]

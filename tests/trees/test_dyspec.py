@@ -25,8 +25,8 @@ SIZE, CHILDREN = 7, 4
 
 
 @functools.cache
-def compiled(growth):
-  return jax.jit(growth.grow), jax.jit(growth_lib.mark_scored)
+def compiled(grow):
+  return jax.jit(grow), jax.jit(growth_lib.mark_scored)
 
 
 @functools.cache
@@ -44,7 +44,7 @@ def run(growth, says):
   Returns:
     The tree, and the calls that were needed.
   """
-  grow, mark = compiled(growth)
+  grow, mark = compiled(growth.grow)
   tree = growth_lib.seed(growth)
   paths, calls = {0: ()}, 0
 
