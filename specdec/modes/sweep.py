@@ -129,15 +129,24 @@ def _plan(wanted, cells, gin_files, gin_bindings, gin_search_paths) -> dict[str,
       configuration.parse(run.gin_files, run.bindings, gin_search_paths)
       resolved = gin.config_str()
     except (ValueError, AttributeError, ImportError, OSError, SyntaxError) as error:
+      missing = _missing(run.bindings, str(error))
+      if missing:
+        given = " ".join(f"--gin.{name}=…" for name in missing)
+        raise ValueError(f"cell {cell['name']}: expected values for {', '.join(missing)}; give {given}") from error
       raise ValueError(f"cell {cell['name']}: {error}") from error
     finally:
       gin.clear_config(clear_constants=True)
-    missing = sorted(set(re.findall(r"^(\w+) = %gin\.REQUIRED", resolved, flags=re.MULTILINE)))
-    if missing:
-      given = " ".join(f"--gin.{name}=…" for name in missing)
-      raise ValueError(f"cell {cell['name']}: expected values for {', '.join(missing)}; give {given}")
     plan[cell["name"]] = (run, grid_lib.fingerprint(run, resolved))
   return plan
+
+
+def _missing(bindings: Sequence[str], message: str) -> list[str]:
+  """The macros that a cell leaves to its user: the one that gin's message names, and those of its own bindings."""
+  named = re.search(r"(\w+)/macro\.value set to `%gin\.REQUIRED`", message)
+  if named is None:
+    return []
+  values = dict(line.split(" = ", 1) for line in bindings if " = " in line)  # Of two lines the later one holds.
+  return sorted({named[1], *(name for name, value in values.items() if value == "%gin.REQUIRED")})
 
 
 def _by_state(states: Mapping[str, str], names: Sequence[str]) -> dict[str, list[str]]:

@@ -143,4 +143,4 @@ def test_xm_experiment_on_xmanager_itself():
     launch.add_trials(xm, experiment, xm_mock.MockExecutable(), xm_mock.MockExecutor(), trials)
   assert len(experiment.launched_jobs) == len(trials)
   for job, trial in zip(experiment.launched_jobs, trials, strict=True):
-    assert job.name == trial.name and job.args.to_list() == list(trial.arguments)
+    assert job.name == trial.name and [shlex.split(a)[0] for a in job.args.to_list()] == list(trial.arguments)

@@ -59,9 +59,9 @@ def test_greedy_output_is_the_plain_decoder_s(tiny, counted, tmp_path):
 def test_alpha_of_ngrams_as_a_model_and_as_a_drafter_that_looks_on(tiny, counted, tmp_path):
   """The two ways of measuring agree: scoring the text, and proposing before each of its tokens."""
   _, path = counted
-  as_model = models.load_ngram(path, tiny.target.vocabulary, order=2)
+  as_model = models.load_ngram(path, tiny.target.vocabulary)
   as_drafter = models.Model(None, as_model.params, as_model.vocabulary, ngram.ngram_drafter)
-  how = dict(gamma=2, temperatures=[0.0, 1.0], leniences=[1.0, 0.5], input=f"{tiny.folder}/sentences.txt", **SHAPE)
+  how = dict(gamma=lib.GAMMA, temperatures=[0.0, 1.0], leniences=[1.0, 0.5], input=f"{tiny.folder}/sentences.txt", **SHAPE)
   one = measure_alpha.measure_alpha(tiny.target, as_model, output=str(tmp_path / "a"), **how)
   two = measure_alpha.measure_alpha(tiny.target, as_drafter, output=str(tmp_path / "b"), **how)
   assert [json.loads(line) for line in (tmp_path / "b").read_text().splitlines()] == two

@@ -134,9 +134,11 @@ def test_dry_run_resolves_and_runs_nothing(notes, capsys):
 
 
 def test_what_does_not_resolve_is_said_before_anything_runs(notes):
-  grid, output = write_grid(notes, {"a": "fine"}, bindings=["A = %gin.REQUIRED"]), str(notes / "results")
-  with pytest.raises(ValueError, match="cell a: expected values for A; give --gin.A=…"):
+  grid, output = write_grid(notes, {"a": "fine"}, bindings=["A = %gin.REQUIRED", "B = %gin.REQUIRED"]), str(notes / "results")
+  with pytest.raises(ValueError, match="cell a: expected values for A, B; give --gin.A=… --gin.B=…"):
     sweep.sweep(grid, output)
+  with pytest.raises(ValueError, match="cell a: expected values for B; give --gin.B=…"):
+    sweep.sweep(grid, output, gin_bindings=["A = 1"])
   grid = write_grid(notes, {"a": "fine"}, gin_files=["gone.gin"])
   with pytest.raises(ValueError, match="(?s)cell a: .*gone.gin"):
     sweep.sweep(grid, output)

@@ -124,6 +124,7 @@ _CACHED = {
         (flax_model, "t5_model"),
         (recipes, "autoregressive"),
         (recipes, "leviathan"),
+        (recipes, "drafted_by"),
         (recipes, "sampling_transform"),
         (timing, "call_loop"),
     )
