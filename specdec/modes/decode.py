@@ -265,8 +265,7 @@ def decode(
   """
   target, draft = models.pair(target, draft)
   source = models.resolve(input)
-  if output != "-" and os.path.exists(output) and os.path.exists(source) and os.path.samefile(source, output):
-    raise ValueError(f"output: expected another file than the input, found {output} for both.")
+  report.check_output(output, source)
   requests = prompts.read_requests(source, target.vocabulary, jsonl)
   requests = [prompts.fit_length(r, input_lengths[-1], on_long) for r in requests]
   for request in requests:

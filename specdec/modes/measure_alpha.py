@@ -55,6 +55,7 @@ def measure_alpha(
     speculative run on the same inputs).
   """
   models.pair(target, draft)
+  report.check_output(output, models.resolve(input))
   requests = prompts.read_requests(models.resolve(input), target.vocabulary)
   requests = [prompts.fit_length(r, input_lengths[-1]) for r in requests]
   params = Params(target.params, draft.params)

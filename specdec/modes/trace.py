@@ -46,6 +46,7 @@ def trace(
     colour: None is colour on a terminal and marks elsewhere.
   """
   models.pair(target, draft)
+  report.check_output(output, models.resolve(input))
   requests = prompts.read_requests(models.resolve(input), target.vocabulary)[:sentences]
   requests = [prompts.fit_length(r, input_lengths[-1]) for r in requests]
   settings = dict(temperature=temperature, top_k=top_k, top_p=top_p)
