@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from specdec.probability.sampling import argmax
 
@@ -92,9 +93,14 @@ def sampling(
   def rows(name, value, dtype, low, high, low_open=False):
     if value is None:
       return None
+    shape = np.shape(value)
+    if len(shape) > 1 or (len(shape) == 1 and shape[0] != batch):
+      raise ValueError(f"{name}: expected one number or {batch} of them, found shape {shape}.")
+    if dtype == jnp.int32 and not isinstance(value, jax.core.Tracer):  # The cast would cut 0.9 to 0, which is "off".
+      given = np.asarray(value, np.float64)
+      if not np.all((given == np.floor(given)) & (given <= high)):
+        raise ValueError(f"{name}: expected integers in [{low}, {high}], found {given.tolist()}.")
     value = jnp.asarray(value, dtype)
-    if value.ndim > 1 or (value.ndim == 1 and value.shape[0] != batch):
-      raise ValueError(f"{name}: expected one number or {batch} of them, found shape {value.shape}.")
     if not isinstance(value, jax.core.Tracer):
       bad = (value <= low if low_open else value < low) | (value > high) | ~jnp.isfinite(value)
       if bool(jnp.any(bad)):
