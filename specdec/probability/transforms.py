@@ -149,6 +149,8 @@ def process(logits: Array, settings: Sampling, prefix: Prefix, eos_id: int) -> A
     penalised = jnp.where(logits > 0, logits / penalty, logits * penalty)
     logits = jnp.where(prefix.seen, penalised, logits)
   if settings.banned is not None:
+    if settings.banned.shape[-1] != logits.shape[-1]:
+      raise ValueError(f"banned: expected {logits.shape[-1]} flags, one a logit, found {settings.banned.shape[-1]}.")
     logits = jnp.where(settings.banned[:, None, :], -jnp.inf, logits)
   if settings.min_length is not None:
     early = prefix.new_tokens < settings.min_length[:, None]

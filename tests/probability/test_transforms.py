@@ -249,3 +249,11 @@ def test_counts_are_whole_numbers_of_their_range(name, value):
   with pytest.raises(ValueError, match=rf"{name}: expected"):
     transforms.sampling(2, **{name: value})
   assert getattr(transforms.sampling(2, **{name: [2.0, np.int64(3)]}), name).tolist() == [2, 3]
+
+
+@pytest.mark.parametrize("banned", [[True], [True] * 5, [5, 7]])
+def test_banned_has_a_flag_for_every_logit(banned):
+  """One flag would be broadcast, and ban all; ids are not flags."""
+  settings_ = transforms.sampling(1, banned=banned)
+  with pytest.raises(ValueError, match="banned: expected 4 flags, one a logit, found"):
+    transforms.process(jnp.zeros((1, 1, 4)), settings_, transforms.Prefix(jnp.zeros((1, 1), jnp.int32)), 1)
