@@ -31,7 +31,7 @@ MODES = {
 _MODE = flags.DEFINE_enum("mode", None, sorted(MODES), "What to do.", required=True)
 _GIN_FILE = flags.DEFINE_multi_string("gin_file", [], "A gin file; may be given several times.")
 _GIN_BINDINGS = flags.DEFINE_multi_string("gin_bindings", [], "A gin binding; --gin.NAME=value is the same.")
-_GIN_SEARCH_PATHS = flags.DEFINE_list("gin_search_paths", [], "Folders in which gin files are looked for first.")
+_GIN_SEARCH_PATHS = flags.DEFINE_list("gin_search_paths", [], "Folders in which gin files are looked for before ours.")
 _INPUT = flags.DEFINE_string("input", None, "Input file ('-' is stdin); overrides the gin file.")
 _OUTPUT = flags.DEFINE_string("output", None, "Output file ('-' is stdout); overrides the gin file.")
 _DRY_RUN = flags.DEFINE_bool("dry_run", False, "Print the resolved configuration and stop.")
@@ -61,7 +61,8 @@ def parse_gin(files: Sequence[str], bindings: Sequence[str], search_paths: Seque
   """Parses files, then bindings; paths are relative to the working folder, the search paths, or ours."""
   folder = gin_folder()
   gin.clear_config(clear_constants=True)
-  for path in (folder, os.path.dirname(folder), *search_paths):
+  del gin.config._LOCATION_PREFIXES[1:]  # Of an earlier call; gin has no public way to forget them.
+  for path in (*search_paths, folder, os.path.dirname(folder)):
     gin.add_config_file_search_path(path)
   gin.parse_config_files_and_bindings(list(files), list(bindings), skip_unknown=False)
 
