@@ -130,6 +130,8 @@ class _Records:
   def __init__(self, path: str, settings: dict[str, Any]):
     self.done: list[dict[str, Any]] = []
     self._is_stdout, self._is_stream = path == "-", report.is_stream(path)
+    if self._is_stdout and sys.stdout is None:  # What Python makes of a closed one.
+      raise ValueError("output: expected standard output, found it closed; name a file.")
     if self._is_stream:
       self._file = sys.stdout if self._is_stdout else open(path, "w", encoding="utf-8")
       return

@@ -195,3 +195,9 @@ def test_json_beyond_python_s_limits_is_named_by_its_line(tmp_path, line):
   path.write_text('{"input_ids": [5]}\n' + line)
   with pytest.raises(ValueError, match="input: line 2 of .*in.jsonl: expected a JSON object, found"):
     prompts.read_requests(str(path), types.SimpleNamespace(size=10))
+
+
+def test_closed_standard_input(monkeypatch):
+  monkeypatch.setattr("sys.stdin", None)
+  with pytest.raises(ValueError, match="input: expected standard input, found it closed; name a file"):
+    prompts.read_requests("-", types.SimpleNamespace(size=10))
