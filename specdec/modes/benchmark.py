@@ -50,6 +50,8 @@ def benchmark(
     long outputs (`theorem_3_8`), and the environment.
   """
   models.pair(target, draft)
+  if sentences < 1:
+    raise ValueError(f"sentences: expected at least 1, found {sentences}.")
   report.check_output(output, models.resolve(input))
   requests = prompts.read_requests(models.resolve(input), target.vocabulary)[:sentences]
   requests = [prompts.fit_length(r, input_lengths[-1]) for r in requests]

@@ -46,6 +46,8 @@ def trace(
     colour: None is colour on a terminal and marks elsewhere.
   """
   models.pair(target, draft)
+  if sentences < 1:
+    raise ValueError(f"sentences: expected at least 1, found {sentences}.")
   report.check_output(output, models.resolve(input))
   requests = prompts.read_requests(models.resolve(input), target.vocabulary)[:sentences]
   requests = [prompts.fit_length(r, input_lengths[-1]) for r in requests]
