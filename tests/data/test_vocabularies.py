@@ -128,7 +128,7 @@ def test_special_ids_that_are_not_t5_s_are_refused(tmp_path):
   """SentencePiece's own default has EOS 2: decoding would go on past it and stop at <s>."""
   model = io.BytesIO()
   sentencepiece.SentencePieceTrainer.train(
-      sentence_iterator=iter(["a dog runs", "two dogs run"] * 9), model_writer=model, vocab_size=20, minloglevel=2
+      sentence_iterator=iter(["a dog runs", "two dogs run"] * 9), model_writer=model, vocab_size=14, minloglevel=2
   )
   path = tmp_path / "default.model"
   path.write_bytes(model.getvalue())
