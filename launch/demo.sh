@@ -4,6 +4,5 @@ set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=environment.sh
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 prepare_environment ""
-cd "$ROOT"
 export TF_CPP_MIN_LOG_LEVEL="${TF_CPP_MIN_LOG_LEVEL:-2}"
-exec "$VENV_PYTHON" -m specdec.main --mode=decode --gin_file=gin/runs/demo.gin "$@"
+exec "$VENV_PYTHON" -m specdec.main --mode=decode --gin_file="$ROOT/gin/runs/demo.gin" "$@"

@@ -146,6 +146,17 @@ def generate(
   for name, array in (("prompt.tokens", prompt.tokens), ("prompt.mask", prompt.mask), ("temperature", sampling.temperature)):
     if array.shape[0] != batch:
       raise ValueError(f"{name}: expected {batch} rows as in prompt.prefix, found {array.shape[0]}.")
+  expected = {"prompt.mask": prompt.tokens.shape, "prompt.prefix_length": (batch,), "limit": (batch,)}
+  for name, array in (("prompt.mask", prompt.mask), ("prompt.prefix_length", prompt.prefix_length), ("limit", limit)):
+    if array is not None and jnp.shape(array) != expected[name]:
+      raise ValueError(f"{name}: expected shape {expected[name]}, found {jnp.shape(array)}.")
+  for name, array in (("prompt.tokens", prompt.tokens), ("prompt.prefix", prompt.prefix),
+                      ("prompt.prefix_length", prompt.prefix_length), ("limit", limit)):  # fmt: skip
+    if array is not None and not jnp.issubdtype(jnp.result_type(array), jnp.integer):
+      raise ValueError(f"{name}: expected integers, found {jnp.result_type(array)}.")
+  int32 = lambda array: None if array is None else jnp.asarray(array, jnp.int32)
+  prompt = Prompt(int32(prompt.tokens), prompt.mask, int32(prompt.prefix), int32(prompt.prefix_length))
+  limit = int32(limit)
   if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key) or key.shape not in ((), (batch,)):
     raise ValueError(f"key: expected one of jax.random.key or {batch} of them, found {key.dtype} of shape {key.shape}.")
   keys = row_keys(key, batch)

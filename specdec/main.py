@@ -39,7 +39,7 @@ MODES = {
 _MODE = flags.DEFINE_enum("mode", None, sorted(MODES), "What to do.", required=True)
 _GIN_FILE = flags.DEFINE_multi_string("gin_file", [], "A gin file; may be given several times.")
 _GIN_BINDINGS = flags.DEFINE_multi_string("gin_bindings", [], "A gin binding; --gin.NAME=value is the same.")
-_GIN_SEARCH_PATHS = flags.DEFINE_list("gin_search_paths", [], "Folders in which gin files are looked for first.")
+_GIN_SEARCH_PATHS = flags.DEFINE_list("gin_search_paths", [], "Folders in which gin files are looked for before ours.")
 _INPUT = flags.DEFINE_string("input", None, "Input file ('-' is stdin); overrides the gin file.")
 _OUTPUT = flags.DEFINE_string("output", None, "Output file ('-' is stdout); overrides the gin file.")
 _DRY_RUN = flags.DEFINE_bool("dry_run", False, "Print the resolved configuration (of a sweep: its cells) and stop.")

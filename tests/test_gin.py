@@ -122,3 +122,14 @@ def test_run_file_is_found_from_any_folder(prefix, tmp_path):
   )
   assert run.returncode == 0, run.stderr
   assert " = " in run.stdout
+
+
+def test_search_paths_come_before_our_own_files(tmp_path, monkeypatch):
+  """As in T5X: one's own copy of an included file is the one that counts."""
+  monkeypatch.chdir(tmp_path)
+  own = tmp_path / "mine" / "models" / "ende.gin"
+  own.parent.mkdir(parents=True)
+  own.write_text(text_of(FOLDER / "models" / "ende.gin") + "\ntarget/t5.T5Config.emb_dim = 7\n")
+  for search_paths, expected in (([], 384), ([str(tmp_path / "mine")], 7), ([], 384)):
+    main.parse_gin(["runs/demo.gin"], [], search_paths)
+    assert gin.query_parameter("target/t5.T5Config.emb_dim") == expected

@@ -354,3 +354,36 @@ def test_a_run_transfers_nothing():
     with pytest.raises(Exception, match="[Dd]isallowed"):
       loop.generate(step, keys, params, prompt, sampling, 20, np.full((8,), 20, np.int32))
   jax.tree.map(np.testing.assert_array_equal, out, expected)
+
+
+def tiny_run(limit=None, **prompt):
+  """Three rows of a table; the arguments replace fields of their prompt."""
+  params = fakes.table_params(fakes.random_tables(0, 4, 3)[0])
+  prompts = fakes.prompts(3, 0, 2)._replace(**prompt)
+  return loop.generate(fakes.table_step(0), jax.random.key(0), params, prompts, fakes.settings(3), 2, limit)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("prompt.mask", np.ones((3, 1), bool)),
+        ("prompt.mask", np.ones(2, bool)),
+        ("prompt.prefix_length", np.ones((3, 1), np.int32)),
+        ("prompt.prefix_length", np.ones(3, np.float32)),
+        ("prompt.tokens", np.ones((3, 2), np.float32)),
+        ("limit", np.int32(1)),
+        ("limit", np.ones(1, np.int32)),
+        ("limit", np.ones(2, np.int32)),
+        ("limit", np.ones(3, np.float32)),
+    ],
+)
+def test_shapes_and_dtypes_are_not_broadcast_or_cast_in_silence(name, value):
+  with pytest.raises(ValueError, match=f"{name}: expected"):
+    tiny_run(**{name.removeprefix("prompt."): value})
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16])
+def test_any_integer_dtype_will_do(dtype):
+  """A prefix length of int8 used to end in a TypeError of lax.while_loop."""
+  out = tiny_run(np.ones(3, dtype), prefix_length=np.ones(3, dtype), tokens=np.zeros((3, 2), dtype))
+  np.testing.assert_array_equal(out.tokens, tiny_run(np.ones(3, np.int32)).tokens)

@@ -67,6 +67,13 @@ def is_stream(path: str) -> bool:
   return path == "-" or (os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path))
 
 
+def check_output(output: str, *inputs: str) -> None:
+  """Raises a `ValueError` if `output` is one of the files that are read, under whatever name."""
+  for name in inputs:
+    if os.path.isfile(output) and os.path.isfile(name) and os.path.samefile(output, name):
+      raise ValueError(f"output: expected another file than the input, found {output} for both.")
+
+
 def write_text(path: str, text: str) -> None:
   """Writes `path` whole or not at all; '-' is stdout. Of several processes only the first writes.
 

@@ -6,6 +6,7 @@ token (a correction, or the bonus after a full acceptance) blue.
 
 from collections.abc import Callable, Iterator, Sequence
 import html
+import re
 from typing import NamedTuple
 
 ACCEPTED, REJECTED, OWN = "accepted", "rejected", "own"
@@ -47,6 +48,11 @@ def readable(piece: str) -> str:
   return piece.replace("\u2581", " ")
 
 
+def _escape(text: str) -> str:
+  """`text` in HTML and XML, where control characters may not stand."""
+  return html.escape(re.sub("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]", "\ufffd", text))
+
+
 def to_terminal(lines: Sequence[Sequence[Piece]], colour: bool = True) -> str:
   """One line a call, with ANSI colours; without colour, [-rejected-] and {own}."""
   plain = {ACCEPTED: "{}", REJECTED: "[-{}-]", OWN: "{{{}}}"}
@@ -65,9 +71,9 @@ def to_html(
   parts.append(f"<h1>{html.escape(title)}</h1><p>One line a target call: ")
   parts.append(", ".join(f"<span class='{kind}'>{kind}</span>" for kind in (ACCEPTED, REJECTED, OWN)) + ".</p>")
   for source, lines in decodes:
-    parts.append(f"<h3>{html.escape(source)}</h3><pre>")
+    parts.append(f"<h3>{_escape(source)}</h3><pre>")
     for line in lines:
-      parts.append("".join(f"<span class='{p.kind}'>{html.escape(p.text)}</span>" for p in line) + "\n")
+      parts.append("".join(f"<span class='{p.kind}'>{_escape(p.text)}</span>" for p in line) + "\n")
     parts.append("</pre>")
   return "".join(parts) + below
 
@@ -92,7 +98,7 @@ def to_svg(decodes: Sequence[tuple[str, Sequence[Sequence[Piece]]]], size: int =
     for text, kind in row:
       x = size + width * column
       parts.append(
-          f"<text x='{x:.1f}' y='{height * number:.1f}' class='{kind}' xml:space='preserve'>{html.escape(text)}</text>"
+          f"<text x='{x:.1f}' y='{height * number:.1f}' class='{kind}' xml:space='preserve'>{_escape(text)}</text>"
       )
       column += len(text)
   return "".join(parts) + "</svg>\n"

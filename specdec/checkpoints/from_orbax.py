@@ -60,8 +60,12 @@ def float_dtype(dtype: Any) -> np.dtype | None:
   """
   if dtype is None:
     return None
+  try:
+    name = jnp.dtype(dtype).name
+  except TypeError as error:
+    raise ValueError(f"dtype: expected a floating-point type such as 'bfloat16', found {dtype!r}.") from error
   if not jnp.issubdtype(jnp.dtype(dtype), jnp.floating):
-    raise ValueError(f"dtype: expected a floating-point type such as 'bfloat16', found {jnp.dtype(dtype).name!r}.")
+    raise ValueError(f"dtype: expected a floating-point type such as 'bfloat16', found {name!r}.")
   return jnp.dtype(dtype)
 
 

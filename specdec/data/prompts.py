@@ -83,8 +83,8 @@ def _ids(value: Any, name: str, number: int, path: str, vocabulary: Vocabulary) 
 def _from_json(line: str, number: int, path: str, vocabulary: Vocabulary) -> Request:
   try:
     record = json.loads(line)
-  except json.JSONDecodeError as error:
-    raise _fail(path, number, "a JSON object", f"{line[:60]!r} ({error.msg})") from error
+  except (ValueError, RecursionError) as error:  # Too many digits and too many brackets have no error of json's own.
+    raise _fail(path, number, "a JSON object", f"{line[:60]!r} ({getattr(error, 'msg', error)})") from error
   if not isinstance(record, dict) or ("inputs" in record) == ("input_ids" in record):
     raise _fail(path, number, "an object with either 'inputs' or 'input_ids'", line[:60])
   if "prefix" in record and "prefix_ids" in record:

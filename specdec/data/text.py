@@ -18,6 +18,8 @@ def read_lines(path: str, name: str = "input") -> list[str]:
   Raises:
     ValueError: there is no such file, it cannot be read, or is not UTF-8.
   """
+  if path == "-" and sys.stdin is None:  # What Python makes of a closed one.
+    raise ValueError(f"{name}: expected standard input, found it closed; name a file.")
   try:
     data = sys.stdin.buffer.read() if path == "-" else epath.Path(path).read_bytes()
     if path.endswith(".gz"):

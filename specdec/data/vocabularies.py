@@ -44,10 +44,13 @@ class SentencePieceVocabulary:
       from the end as in T5 (100 for the public vocabulary).
 
   Raises:
-    ValueError: the file is missing or is not a SentencePiece model.
+    ValueError: the file is missing, is not a SentencePiece model or has other
+      special ids than T5's.
   """
 
   def __init__(self, path: str, extra_ids: int = 0):
+    if extra_ids < 0:
+      raise ValueError(f"extra_ids: expected at least 0, found {extra_ids}.")
     self.path = os.fspath(path)
     self.extra_ids = extra_ids
     self._model  # noqa: B018  (a bad file must fail here, not at the first sentence)
@@ -62,9 +65,15 @@ class SentencePieceVocabulary:
     model = sentencepiece.SentencePieceProcessor()
     try:
       model.LoadFromSerializedProto(path.read_bytes())  # Unlike the constructor it does not pass over an empty file.
-      return model
     except (RuntimeError, OSError) as error:
       raise ValueError(f"vocabulary: {self.path} is not a SentencePiece model ({error}).") from error
+    found = (model.pad_id(), model.eos_id())
+    if found != (PAD_ID, EOS_ID):  # SentencePiece's own default is pad -1, EOS 2.
+      raise ValueError(
+          f"vocabulary: expected pad {PAD_ID} and EOS {EOS_ID} in {self.path}, found {found[0]} and {found[1]}; "
+          f"train it with --pad_id={PAD_ID} --eos_id={EOS_ID} --unk_id=2 --bos_id=-1."
+      )
+    return model
 
   @property
   def size(self) -> int:

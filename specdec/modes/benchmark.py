@@ -66,6 +66,9 @@ def benchmark(
   models.pair(target, draft)
   if draft.model is None:
     raise ValueError("draft: expected one with a model to time its calls, found a drafter without.")
+  if sentences < 1:
+    raise ValueError(f"sentences: expected at least 1, found {sentences}.")
+  report.check_output(output, models.resolve(input))
   requests = prompts.read_requests(models.resolve(input), target.vocabulary)
   right = None if references is None else text.read_lines(models.resolve(references), "references")
   if right is not None and len(right) != len(requests):

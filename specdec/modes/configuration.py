@@ -21,7 +21,8 @@ def parse(files: Sequence[str], bindings: Sequence[str], search_paths: Sequence[
   """Parses files, then bindings; paths are relative to the working folder, the search paths, or ours."""
   ours = folder()
   gin.clear_config(clear_constants=True)
-  for path in (ours, os.path.dirname(ours), *search_paths):
+  del gin.config._LOCATION_PREFIXES[1:]  # Of an earlier call; gin has no public way to forget them.
+  for path in (*search_paths, ours, os.path.dirname(ours)):
     gin.add_config_file_search_path(path)
   gin.parse_config_files_and_bindings(list(files), list(bindings), skip_unknown=False)
 

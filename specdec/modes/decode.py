@@ -137,6 +137,8 @@ class Records:
   def __init__(self, path: str, settings: dict[str, Any]):
     self.done: list[dict[str, Any]] = []
     self._is_stdout, self._is_stream = path == "-", report.is_stream(path)
+    if self._is_stdout and sys.stdout is None:  # What Python makes of a closed one.
+      raise ValueError("output: expected standard output, found it closed; name a file.")
     if self._is_stream:
       self._file = sys.stdout if self._is_stdout else open(path, "w", encoding="utf-8")
       return
@@ -275,8 +277,7 @@ def decode(
   """
   target, draft = models.pair(target, draft)
   source = models.resolve(input)
-  if output != "-" and os.path.exists(output) and os.path.exists(source) and os.path.samefile(source, output):
-    raise ValueError(f"output: expected another file than the input, found {output} for both.")
+  report.check_output(output, source)
   requests = prompts.read_requests(source, target.vocabulary, jsonl)
   requests = [prompts.fit_length(r, input_lengths[-1], on_long) for r in requests]
   for request in requests:

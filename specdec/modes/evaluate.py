@@ -119,6 +119,7 @@ def evaluate(
     ValueError: bad input, or another number of references.
   """
   target, draft = models.pair(target, draft)
+  report.check_output(output, models.resolve(input), models.resolve(references))
   requests = prompts.read_requests(models.resolve(input), target.vocabulary)
   requests = [prompts.fit_length(r, input_lengths[-1]) for r in requests]
   right = text.read_lines(models.resolve(references), "references")

@@ -64,6 +64,7 @@ def measure_alpha(
     settings, the environment, and gin's configuration.
   """
   models.pair(target, draft)
+  report.check_output(output, models.resolve(input))
   requests = prompts.read_requests(models.resolve(input), target.vocabulary)
   requests = [prompts.fit_length(r, input_lengths[-1]) for r in requests]
   params = Params(target.params, draft.params)

@@ -52,6 +52,9 @@ def trace(
       Leviathan et al. 2023); in a `.svg` there is no room for it.
   """
   models.pair(target, draft)
+  if sentences < 1:
+    raise ValueError(f"sentences: expected at least 1, found {sentences}.")
+  report.check_output(output, models.resolve(input))
   requests = prompts.read_requests(models.resolve(input), target.vocabulary)[:sentences]
   requests = [prompts.fit_length(r, input_lengths[-1]) for r in requests]
   settings = dict(temperature=temperature, top_k=top_k, top_p=top_p)

@@ -46,7 +46,9 @@ def attend(
   """
   seen = bias > 0.5 * MASKED if seen is None else seen
   logits = jnp.einsum("bhnd,bhld->bhnl", query, keys, preferred_element_type=softmax_dtype)
-  logits = jnp.where(seen, logits + bias.astype(logits.dtype), MASKED)
+  # Of float16 -1e10 is -inf, and a row of nothing but -inf has no softmax.
+  lowest = max(MASKED, float(jnp.finfo(logits.dtype).min))
+  logits = jnp.where(seen, logits + bias.astype(logits.dtype), lowest)
   weights = jax.nn.softmax(logits, axis=-1).astype(values.dtype)
   used = jnp.any(seen, axis=(1, 2))[:, None, :, None]  # [B or 1, 1, L, 1]
   return jnp.einsum("bhnl,bhld->bhnd", weights, jnp.where(used, values, 0))

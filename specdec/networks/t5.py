@@ -123,7 +123,8 @@ class Attention(nn.Module):
     if config.float32_attention_logits:
       query, key = query.astype(jnp.float32), key.astype(jnp.float32)
     logits = jnp.einsum("blhd,bshd->bhls", query, key)
-    weights = jax.nn.softmax(logits + bias.astype(logits.dtype), axis=-1).astype(x.dtype)
+    logits = jnp.maximum(logits + bias.astype(logits.dtype), jnp.finfo(logits.dtype).min)  # `MASKED` is -inf in float16.
+    weights = jax.nn.softmax(logits, axis=-1).astype(x.dtype)
     weights = Dropout(config.dropout_rate)(weights, enable_dropout)
     mixed = jnp.einsum("bhls,bshd->blhd", weights, value)
     return Dense(config.emb_dim, name="out")(mixed.reshape(*mixed.shape[:2], joined))

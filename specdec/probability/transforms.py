@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from specdec.probability.sampling import argmax
 
@@ -92,9 +93,14 @@ def sampling(
   def rows(name, value, dtype, low, high, low_open=False):
     if value is None:
       return None
+    shape = np.shape(value)
+    if len(shape) > 1 or (len(shape) == 1 and shape[0] != batch):
+      raise ValueError(f"{name}: expected one number or {batch} of them, found shape {shape}.")
+    if dtype == jnp.int32 and not isinstance(value, jax.core.Tracer):  # The cast would cut 0.9 to 0, which is "off".
+      given = np.asarray(value, np.float64)
+      if not np.all((given == np.floor(given)) & (given <= high)):
+        raise ValueError(f"{name}: expected integers in [{low}, {high}], found {given.tolist()}.")
     value = jnp.asarray(value, dtype)
-    if value.ndim > 1 or (value.ndim == 1 and value.shape[0] != batch):
-      raise ValueError(f"{name}: expected one number or {batch} of them, found shape {value.shape}.")
     if not isinstance(value, jax.core.Tracer):
       bad = (value <= low if low_open else value < low) | (value > high) | ~jnp.isfinite(value)
       if bool(jnp.any(bad)):
@@ -143,6 +149,8 @@ def process(logits: Array, settings: Sampling, prefix: Prefix, eos_id: int) -> A
     penalised = jnp.where(logits > 0, logits / penalty, logits * penalty)
     logits = jnp.where(prefix.seen, penalised, logits)
   if settings.banned is not None:
+    if settings.banned.shape[-1] != logits.shape[-1]:
+      raise ValueError(f"banned: expected {logits.shape[-1]} flags, one a logit, found {settings.banned.shape[-1]}.")
     logits = jnp.where(settings.banned[:, None, :], -jnp.inf, logits)
   if settings.min_length is not None:
     early = prefix.new_tokens < settings.min_length[:, None]

@@ -100,7 +100,7 @@ def alpha(p: Array, q: Array, lenience: float | Array = 1.0, weights: Array | No
   if weights.shape != betas.shape:
     raise ValueError(f"weights: expected one weight a prefix, {betas.shape}, found {weights.shape}.")
   weights = weights.astype(betas.dtype)
-  return jnp.minimum(jnp.sum(weights * betas) / jnp.sum(weights), 1.0)
+  return jnp.minimum(jnp.sum(jnp.where(weights == 0, 0.0, weights * betas)) / jnp.sum(weights), 1.0)
 
 
 def beta_argmax(p: Array, q: Array, lenience: float | Array = 1.0) -> Array:

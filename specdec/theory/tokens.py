@@ -34,6 +34,8 @@ def as_counts(name: str, value: ArrayLike, low: int = 0) -> np.ndarray:
     raise ValueError(f"{name}: expected integers, found dtype {found.dtype}.")
   if np.any(found < low):
     raise ValueError(f"{name}: expected integers of at least {low}, found {found[found < low].flat[0]}.")
+  if np.any(found > np.iinfo(np.int64).max):
+    raise ValueError(f"{name}: expected integers below 2**63, found {found.max()}.")
   return found.astype(np.int64)
 
 

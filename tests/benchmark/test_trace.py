@@ -83,3 +83,10 @@ def test_svg_is_escaped_and_says_the_same(lines):
   picture = xml.dom.minidom.parseString(trace.to_svg([("<source> & more", lines)]))
   texts = [(node.firstChild.data, node.getAttribute("class")) for node in picture.getElementsByTagName("text")]
   assert texts == [("<source> & more", "source")] + [(p.text, p.kind) for line in lines for p in line]
+
+
+def test_control_characters_leave_the_pictures_well_formed():
+  decodes = [("a\x07 \x00\x1b[31m", [[Piece("\x0b\uffff", OWN)]])]
+  found = xml.dom.minidom.parseString(trace.to_svg(decodes)).getElementsByTagName("text")
+  assert [node.firstChild.data for node in found] == ["a\ufffd \ufffd\ufffd[31m", "\ufffd\ufffd"]
+  assert "\x00" not in trace.to_html(decodes)

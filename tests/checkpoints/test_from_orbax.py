@@ -234,3 +234,11 @@ def test_trees_without_parameters(tmp_path, tree, message):
   ocp.PyTreeCheckpointer().save(tmp_path / "x", tree)
   with pytest.raises(ValueError, match=message):
     from_orbax.load(tmp_path / "x")
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "flaot32", 3])
+def test_a_misspelt_dtype_is_a_value_error(tmp_path, dtype):
+  """A TypeError would reach the user of --mode=export as a traceback."""
+  with pytest.raises(ValueError, match="dtype: expected a floating-point type such as 'bfloat16', found"):
+    from_orbax.save(tmp_path / "new", {"a": np.ones(2, np.float32)}, dtype=dtype)
+  assert not (tmp_path / "new").exists()

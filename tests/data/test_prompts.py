@@ -187,3 +187,17 @@ def test_buckets_and_groups():
   with pytest.raises(ValueError, match="expected at most 8, found 9"):
     prompts.bucket(9, (4, 8))
   assert [list(group) for group in prompts.batches(range(5), 2)] == [[0, 1], [2, 3], [4]]
+
+
+@pytest.mark.parametrize("line", ["[" * 200_000, '{"input_ids": [' + "9" * 5000 + "]}"], ids=["deep", "long number"])
+def test_json_beyond_python_s_limits_is_named_by_its_line(tmp_path, line):
+  path = tmp_path / "in.jsonl"
+  path.write_text('{"input_ids": [5]}\n' + line)
+  with pytest.raises(ValueError, match="input: line 2 of .*in.jsonl: expected a JSON object, found"):
+    prompts.read_requests(str(path), types.SimpleNamespace(size=10))
+
+
+def test_closed_standard_input(monkeypatch):
+  monkeypatch.setattr("sys.stdin", None)
+  with pytest.raises(ValueError, match="input: expected standard input, found it closed; name a file"):
+    prompts.read_requests("-", types.SimpleNamespace(size=10))

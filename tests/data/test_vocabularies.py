@@ -2,8 +2,10 @@
 
 import gzip
 import hashlib
+import io
 
 import pytest
+import sentencepiece
 
 from specdec.data import vocabularies
 
@@ -120,3 +122,15 @@ def test_sentencepiece_or_train(tmp_path, path):
     vocabularies.sentencepiece_or_train(made, ["not read again"], 70)
   with pytest.raises(ValueError, match="files: expected a file at .*gone"):
     vocabularies.sentencepiece_or_train(str(tmp_path / "other.model"), ["gone"], SIZE, str(tmp_path))
+
+
+def test_special_ids_that_are_not_t5_s_are_refused(tmp_path):
+  """SentencePiece's own default has EOS 2: decoding would go on past it and stop at <s>."""
+  model = io.BytesIO()
+  sentencepiece.SentencePieceTrainer.train(
+      sentence_iterator=iter(["a dog runs", "two dogs run"] * 9), model_writer=model, vocab_size=14, minloglevel=2
+  )
+  path = tmp_path / "default.model"
+  path.write_bytes(model.getvalue())
+  with pytest.raises(ValueError, match="vocabulary: expected pad 0 and EOS 1 in .*default.model, found -1 and 2"):
+    vocabularies.SentencePieceVocabulary(str(path))

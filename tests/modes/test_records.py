@@ -62,3 +62,10 @@ def test_a_prefix_that_is_too_long_is_refused_before_anything_is_written(tiny, t
   with pytest.raises(ValueError, match="input: line 2 of .*prefix.jsonl: expected a prefix of at most 512 tokens, found 513"):
     decode.decode(tiny.target, tiny.draft, input=source, output=str(tmp_path / "out.jsonl"), input_lengths=lib.LENGTHS)
   assert os.listdir(tmp_path) == []
+
+
+def test_closed_standard_output(monkeypatch):
+  """Found before anything is decoded."""
+  monkeypatch.setattr("sys.stdout", None)
+  with pytest.raises(ValueError, match="output: expected standard output, found it closed; name a file"):
+    decode._Records("-", {})

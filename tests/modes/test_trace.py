@@ -3,6 +3,8 @@
 import html
 import re
 
+import pytest
+
 from specdec.modes import decode
 from specdec.modes import trace
 from tests.modes import tiny as lib
@@ -37,3 +39,10 @@ def test_pictures_show_the_decode(tiny, tmp_path, capsys):
   assert [html.unescape(title) for title, _ in parts] == [r["inputs"] for r in records[:3]]
   assert [body.count("\n") for _, body in parts] == [r["steps"] for r in records[:3]]
   assert sorted(p.name for p in tmp_path.iterdir()) == ["out.jsonl", "page.html"]
+
+
+@pytest.mark.parametrize("sentences", [0, -1])
+def test_a_number_of_sentences_that_draws_nothing(tiny, tmp_path, sentences):
+  source = str(tiny.folder / "sentences.txt")
+  with pytest.raises(ValueError, match=f"sentences: expected at least 1, found {sentences}"):
+    trace.trace(tiny.target, tiny.draft, source, str(tmp_path / "page.svg"), sentences=sentences, **SHAPE)

@@ -17,6 +17,7 @@ import pytest
 from specdec.adapters import flax_model
 from specdec.interfaces import Prompt
 from specdec.networks import t5
+from specdec.networks import t5_decoder
 from specdec.trees import topology
 from tests import fakes
 
@@ -277,3 +278,17 @@ def test_logits_beyond_the_vocabulary_are_cut_off():
 
 def test_leaves_of_the_example_tree():
   assert list(itertools.chain(paths_to_leaves(TREE))) == [[0, 1, 3], [0, 1, 4], [0, 2, 5, 6]]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_request_of_padding_alone_is_finite_in_half_precision(dtype):
+  """-1e10 is -inf in float16, and a softmax over nothing but -inf is NaN."""
+  module = t5.T5(dataclasses.replace(fakes.standard_pair().module.config, dtype=dtype))
+  variables = fakes.standard_pair().variables
+  tokens, mask = jnp.full((2, 4), 3), jnp.array([[False] * 4, [True] * 4])
+  encoded = module.apply({"params": variables}, tokens, mask, method=module.encode)
+  assert jnp.isfinite(encoded).all()
+  weights = t5_decoder.lay_out(variables, module.config)
+  state = t5_decoder.start(weights, module.config, encoded, mask, 4)
+  logits, _, _ = t5_decoder.score(weights, module.config, state, jnp.zeros((2, 1), jnp.int32), jnp.arange(1))
+  assert jnp.isfinite(logits).all()

@@ -233,3 +233,20 @@ def test_tokens_that_t5x_drew_with_both_masks_are_possible(masks):
   theirs = np.take_along_axis(log_p, arrays["dynamic/t0.7_k10_p0.9/tokens"], axis=1)
   close = np.isclose(theirs, arrays["dynamic/t0.7_k10_p0.9/logprobs"], atol=2e-5)
   assert close.all(axis=1).sum() >= 14, close.mean(axis=1)
+
+
+@pytest.mark.parametrize("name", ["top_k", "min_length"])
+@pytest.mark.parametrize("value", [0.9, 2.7, -0.5, 2**31, [2**32 + 1, 3], float("nan"), float("inf")])
+def test_counts_are_whole_numbers_of_their_range(name, value):
+  """Cut to an integer, a top_k of 0.9 (a top_p, likely) would be 0: off."""
+  with pytest.raises(ValueError, match=rf"{name}: expected"):
+    transforms.sampling(2, **{name: value})
+  assert getattr(transforms.sampling(2, **{name: [2.0, np.int64(3)]}), name).tolist() == [2, 3]
+
+
+@pytest.mark.parametrize("banned", [[True], [True] * 5, [5, 7]])
+def test_banned_has_a_flag_for_every_logit(banned):
+  """One flag would be broadcast, and ban all; ids are not flags."""
+  settings_ = transforms.sampling(1, banned=banned)
+  with pytest.raises(ValueError, match="banned: expected 4 flags, one a logit, found"):
+    transforms.process(jnp.zeros((1, 1, 4)), settings_, transforms.Prefix(jnp.zeros((1, 1), jnp.int32)), 1)

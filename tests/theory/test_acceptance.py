@@ -185,3 +185,9 @@ def test_nan_reaches_the_result():
 def test_the_door_says_what_it_found(call, message):
   with pytest.raises(ValueError, match=message):
     call(np.full((2, V), 0.2))
+
+
+def test_alpha_does_not_read_padding():
+  """0 * NaN is NaN: a law on padding may be anything."""
+  p = jnp.array([[0.5, 0.5], [jnp.nan, jnp.nan]])
+  assert acceptance.alpha(p, jnp.array([[0.75, 0.25], [0.5, 0.5]]), weights=jnp.array([1.0, 0.0])) == 0.75

@@ -157,3 +157,9 @@ def test_arrays_broadcast_and_scalars_are_plain():
 def test_the_door_says_what_it_found(call, message):
   with pytest.raises(ValueError, match=message):
     call()
+
+
+def test_a_count_that_does_not_fit_is_refused():
+  """As int64 it would be -1, and no token at all."""
+  with pytest.raises(ValueError, match=r"gamma: expected integers below 2\*\*63"):
+    tokens.expected_tokens(1.0, np.uint64(2**64 - 1))
