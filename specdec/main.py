@@ -34,6 +34,7 @@ _GIN_BINDINGS = flags.DEFINE_multi_string("gin_bindings", [], "A gin binding; --
 _GIN_SEARCH_PATHS = flags.DEFINE_list("gin_search_paths", [], "Folders in which gin files are looked for first.")
 _INPUT = flags.DEFINE_string("input", None, "Input file ('-' is stdin); overrides the gin file.")
 _OUTPUT = flags.DEFINE_string("output", None, "Output file ('-' is stdout); overrides the gin file.")
+_AGAINST = flags.DEFINE_enum("against", None, ["t5x"], "What --mode=benchmark compares with; t5x must be installed.")
 _DRY_RUN = flags.DEFINE_bool("dry_run", False, "Print the resolved configuration and stop.")
 
 
@@ -118,10 +119,10 @@ def main(argv: Sequence[str]) -> None:
     print(gin.config_str())
     return
   logging.set_verbosity(max(logging.INFO, logging.get_verbosity()))
-  overrides = {"input": _INPUT.value, "output": _OUTPUT.value}
+  overrides = {"input": _INPUT.value, "output": _OUTPUT.value, "against": _AGAINST.value}
   try:
     run_mode(_MODE.value, **{name: value for name, value in overrides.items() if value is not None})
-  except (ValueError, OSError, FloatingPointError) as error:
+  except (ValueError, OSError, FloatingPointError, ModuleNotFoundError) as error:
     _exit(error)
 
 

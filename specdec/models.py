@@ -30,11 +30,14 @@ class Model:
     model: its pure functions.
     params: its parameters, laid out for decoding, on the device.
     vocabulary: its vocabulary.
+    module: the Flax module that `params` were laid out from; None for a network
+      of another kind.
   """
 
   model: LanguageModel
   params: Any
   vocabulary: vocabularies.Vocabulary
+  module: T5 | None = None
 
   def prompt(self, texts: Sequence[str], length: int | None = None) -> Prompt:
     """Encodes source texts into a batch of `length` (default: the longest) encoder tokens."""
@@ -79,7 +82,7 @@ def load_model(module: T5, checkpoint: str, vocabulary: vocabularies.Vocabulary,
   token = jax.ShapeDtypeStruct((1, 1), jnp.int32)
   expected = jax.eval_shape(module.init, jax.random.key(0), token, token)["params"]
   params = from_orbax.load(resolve(checkpoint), dtype=dtype, expected=expected)
-  return Model(language_model, flax_model.prepare(module, params), vocabulary)
+  return Model(language_model, flax_model.prepare(module, params), vocabulary, module)
 
 
 def random_model(module: T5, vocabulary: vocabularies.Vocabulary, seed: int = 0) -> Model:
@@ -92,7 +95,7 @@ def random_model(module: T5, vocabulary: vocabularies.Vocabulary, seed: int = 0)
   """
   token = jnp.ones((1, 1), jnp.int32)
   params = jax.jit(lambda key: module.init(key, token, token)["params"])(jax.random.key(seed))
-  return Model(flax_model.t5_model(module), flax_model.prepare(module, params), vocabulary)
+  return Model(flax_model.t5_model(module), flax_model.prepare(module, params), vocabulary, module)
 
 
 def pair(target: Model, draft: Model | None) -> tuple[Model, Model | None]:

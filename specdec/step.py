@@ -75,6 +75,7 @@ def speculative_step(
         visited=(depth[None, :] <= committed[:, None]) & running[:, None],
         acceptance=verdict.acceptance,
         log_prob=log_prob,
+        drawn_log_prob=law.drawn_log_prob(nodes, emitted, committed),
         draft=draft.tokens,
         tokens=emitted,
     )

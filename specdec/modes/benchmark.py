@@ -6,6 +6,7 @@ from typing import Any
 
 from specdec import models
 from specdec import recipes
+from specdec.benchmark import against_t5x
 from specdec.benchmark import report
 from specdec.benchmark import timing
 from specdec.data import prompts
@@ -27,6 +28,7 @@ def benchmark(
     input_lengths: Sequence[int] = (32, 64, 128),
     max_new_tokens: int = 64,
     seed: int = 0,
+    against: str | None = None,
 ) -> list[dict[str, Any]]:
   """Times plain and speculative decoding in turns, and the calls that c and v are ratios of.
 
@@ -43,12 +45,21 @@ def benchmark(
     input_lengths: encoder lengths; longer inputs are cut.
     max_new_tokens: longest output.
     seed: of all draws.
+    against: 't5x' times T5X's own decoding of the same weights instead, in turns
+      with ours; T5X must be there.
 
   Returns:
     A record a cell: the ratio of tokens per second with its bootstrap interval,
     alpha, c, v, the theory's prediction for these lengths (`predicted`) and for
-    long outputs (`theorem_3_8`), and the environment.
+    long outputs (`theorem_3_8`), and the environment. Against T5X a record a
+    decoder, see `benchmark.against_t5x.records`.
+
+  Raises:
+    ValueError: the draft has another vocabulary, or `against` is unknown.
+    ModuleNotFoundError: T5X is asked for and missing.
   """
+  if against not in (None, "t5x"):
+    raise ValueError(f"against: expected 't5x', found {against!r}.")
   models.pair(target, draft)
   requests = prompts.read_requests(models.resolve(input), target.vocabulary)[:sentences]
   requests = [prompts.fit_length(r, input_lengths[-1]) for r in requests]
@@ -62,6 +73,12 @@ def benchmark(
     for temperature in temperatures:
       shape = dict(batch_size=batch_size, input_lengths=input_lengths, max_new_tokens=max_new_tokens, seed=seed)
       settings = dict(temperature=temperature)
+      if against == "t5x":
+        cell = _against_t5x(target, plain_step, steps, params, temperature, shape, requests, repeats)
+        for record in cell:
+          records.append(dict(batch_size=batch_size, temperature=temperature, **record, seed=seed, **environment))
+          report.append_record(output, records[-1])
+        continue
       plain = Decoder(plain_step, params, settings, **shape)
       for gamma in gammas:
         speculative = Decoder(steps[gamma], params, settings, **shape)
@@ -100,6 +117,24 @@ def benchmark(
         report.append_record(output, records[-1])
         for line in timing.describe(comparison, costs, alpha, gamma, totals, temperature):
           print(f"B {batch_size}, T {temperature:g}, gamma {gamma}: {line}", file=sys.stderr)
+  if against == "t5x":
+    columns = ["batch_size", "temperature", "decoder", "call_ms_per_token", "call_ratio", "loop_ms_per_token", "loop_ratio"]
+    print(report.table(records, [*columns, "tokens", "equal", "rows"]), file=sys.stderr)
+    return records
   columns = ["batch_size", "temperature", "gamma", "ratio", "low", "high", "predicted", "alpha", "tokens_per_call", "c", "v"]
   print(report.table(records, columns), file=sys.stderr)
   return records
+
+
+def _against_t5x(target, plain_step, steps, params, temperature, shape, requests, repeats) -> list[dict[str, Any]]:
+  """T5X's decoder, our plain one and the speculative ones in turns; a record each."""
+
+  def pair(step):
+    short = shape | dict(max_new_tokens=1)
+    return tuple(Decoder(step, params, dict(temperature=temperature), **s) for s in (shape, short))
+
+  theirs = [against_t5x.t5x_decoder(target, d.max_new_tokens, temperature) for d in pair(plain_step)]
+  decoders = {"t5x": tuple(zip(pair(plain_step), theirs)), "plain": pair(plain_step)}
+  decoders |= {f"gamma {gamma}": pair(step) for gamma, step in steps.items()}
+  timings = against_t5x.compare(decoders, requests, shape["batch_size"], repeats)
+  return against_t5x.records(timings, greedy=temperature == 0)
