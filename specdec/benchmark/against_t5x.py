@@ -50,10 +50,11 @@ class Timing(NamedTuple):
 def t5x_decoder(target: models.Model, max_new_tokens: int, temperature: float) -> Callable[..., Array]:
   """T5X's own decoding of the weights of `target`: `(arguments of loop.generate) -> tokens [B, L]`.
 
+  T5X keeps the logits beyond the pieces of the vocabulary, which ours may cut.
+
   Raises:
     ModuleNotFoundError: T5X is missing; the message says where to get it.
-    ValueError: the target is not a T5, or its vocabulary is smaller than its
-      logits, which T5X does not cut.
+    ValueError: the target is not a T5.
   """
   from specdec.adapters import t5x_model  # Only here: T5X is not always there.
 

@@ -21,7 +21,7 @@ LENGTHS = {"inputs": 8, "targets": 10}
 VOCABULARY = seqio.PassThroughVocabulary(V, eos_id=1)
 
 
-def _numbers(split: str, shuffle_files: bool = False, seed: int | None = None):
+def numbers(split: str, shuffle_files: bool = False, seed: int | None = None):
   """Sources of 3 to 7 numbers; the target says them backwards, each one higher."""
   del shuffle_files, seed
   generator = np.random.default_rng(sorted(EXAMPLES).index(split))
@@ -36,7 +36,7 @@ if NAME not in seqio.TaskRegistry.names():
   _FEATURE = seqio.Feature(VOCABULARY, add_eos=True, dtype=tf.int32)
   seqio.TaskRegistry.add(
       NAME,
-      source=seqio.FunctionDataSource(_numbers, splits=tuple(EXAMPLES), num_input_examples=EXAMPLES),
+      source=seqio.FunctionDataSource(numbers, splits=tuple(EXAMPLES), num_input_examples=EXAMPLES),
       preprocessors=[seqio.preprocessors.append_eos],
       output_features={"inputs": _FEATURE, "targets": _FEATURE},
       metric_fns=[],
