@@ -108,7 +108,7 @@ class Law(NamedTuple):
     return jnp.where(jnp.isfinite(log_z[row, node]), log_prob, jnp.nan)
 
   def drawn_log_prob(self, node: Array, token: Array, count: Array) -> Array:
-    """Log-probability [B] of the first `count` of `token` [B, D] after `node` [B, D] in the law they were drawn from."""
+    """Log-probability [B], in this law, of the first `count` [B] of `token` [B, D] after `node` [B, D]."""
     log_prob = self.log_p[jnp.arange(token.shape[0])[:, None], node, token]
     return jnp.where(jnp.arange(token.shape[1])[None, :] < count[:, None], log_prob, 0.0).sum(axis=-1)
 

@@ -31,7 +31,8 @@ try:
   from t5x import train_state as train_state_lib
   from t5x.examples.t5 import network
 except ImportError as error:
-  _LACKING = "T5X" if (error.name or "").split(".")[0] == "t5x" else f"T5X, which is there but lacks {error.name or error}"
+  _LACKING = error.name or str(error)
+  _LACKING = "T5X" if _LACKING.split(".")[0] == "t5x" else f"T5X, which is there but lacks {_LACKING}"
   raise ModuleNotFoundError(
       f"specdec.adapters.t5x_model needs {_LACKING}: put the sources of github.com/google-research/t5x and of what its "
       "setup.py asks for on PYTHONPATH (README.md, 'Where T5X comes in').",
@@ -290,7 +291,13 @@ class PairCheckpointManager:
   """
 
   def __init__(
-      self, draft_checkpoint: str, directory: str, train_state: Any, partitioner: Any, restore_dtype: Any = None, **unused
+      self,
+      draft_checkpoint: str,
+      directory: str,
+      train_state: Any,
+      partitioner: Any,
+      restore_dtype: Any = None,
+      **unused,
   ):
     del directory, unused
     if set(train_state.params) != {"target", "draft"}:

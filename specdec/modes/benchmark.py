@@ -118,8 +118,8 @@ def benchmark(
         for line in timing.describe(comparison, costs, alpha, gamma, totals, temperature):
           print(f"B {batch_size}, T {temperature:g}, gamma {gamma}: {line}", file=sys.stderr)
   if against == "t5x":
-    columns = ["batch_size", "temperature", "decoder", "call_ms_per_token", "call_ratio", "loop_ms_per_token", "loop_ratio"]
-    print(report.table(records, [*columns, "tokens", "equal", "rows"]), file=sys.stderr)
+    columns = ["batch_size", "temperature", "decoder", "call_ms_per_token", "call_ratio", "loop_ms_per_token"]
+    print(report.table(records, [*columns, "loop_ratio", "tokens", "equal", "rows"]), file=sys.stderr)
     return records
   columns = ["batch_size", "temperature", "gamma", "ratio", "low", "high", "predicted", "alpha", "tokens_per_call", "c", "v"]
   print(report.table(records, columns), file=sys.stderr)

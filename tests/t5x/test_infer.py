@@ -30,7 +30,8 @@ from specdec.probability import transforms
 from tests.t5x import task
 
 STEPS, EARLIER = 60, 30
-SIZES = dict(vocab_size=task.V, emb_dim=16, num_heads=2, head_dim=8, num_encoder_layers=1, num_decoder_layers=1, mlp_dim=32)
+SIZES = dict(vocab_size=task.V, emb_dim=16, num_heads=2, head_dim=8, mlp_dim=32)
+SIZES |= dict(num_encoder_layers=1, num_decoder_layers=1)
 CONFIG = T5Config(**SIZES)
 COMMON = f"""
 from __gin__ import dynamic_registration

@@ -1,4 +1,4 @@
-"""T5X's own model and decoding loops on our network, against the same loops on T5X's network with the same parameters."""
+"""T5X's own model and decoding loops on our network, against the same on T5X's network, with the same parameters."""
 
 import functools
 
@@ -39,7 +39,8 @@ def batch_of(prompt=None):
 def decoded(network, decode_fn, **static):
   model = task.t5x_model(MODULES[network], DECODE[decode_fn])
   batch = batch_of(PROMPTS if static.get("prompt_with_targets") else None)
-  return task.plain(jax.jit(lambda p: model.predict_batch_with_aux(p, batch, return_all_decodes=True, **static))(PAIR.variables))
+  predict = jax.jit(lambda p: model.predict_batch_with_aux(p, batch, return_all_decodes=True, **static))
+  return task.plain(predict(PAIR.variables))
 
 
 @pytest.mark.parametrize(
@@ -116,7 +117,8 @@ def test_t5x_trainer_takes_steps_on_packed_rows():
   segments = np.tile(np.int32([1, 1, 1, 2, 2, 2, 2, 0]), (8, 1))
   tokens = np.where(segments > 0, rows, 0)
   batch = {"encoder_input_tokens": tokens, "decoder_target_tokens": tokens, "decoder_loss_weights": (tokens > 0) * 1}
-  batch["decoder_input_tokens"] = np.where(segments == np.pad(segments[:, :-1], ((0, 0), (1, 0))), np.roll(tokens, 1, 1), 0)
+  inside = segments == np.pad(segments[:, :-1], ((0, 0), (1, 0)))
+  batch["decoder_input_tokens"] = np.where(inside, np.roll(tokens, 1, 1), 0)
   batch |= {f"{side}_segment_ids": segments for side in ("encoder", "decoder")}
   batch |= {f"{side}_positions": np.tile(np.int32([0, 1, 2, 0, 1, 2, 3, 0]), (8, 1)) for side in ("encoder", "decoder")}
   initializer = utils.TrainStateInitializer(

@@ -217,7 +217,8 @@ def test_the_callers_dictionary_is_only_read():
 
 def test_scores_and_losses_are_the_targets():
   batch = task.batch_of(sources(), L)
-  batch |= {"decoder_target_tokens": fakes.encoder_rows(B, L, task.V), "decoder_loss_weights": np.ones((B, L), np.float32)}
+  batch["decoder_target_tokens"] = fakes.encoder_rows(B, L, task.V)
+  batch["decoder_loss_weights"] = np.ones((B, L), np.float32)
   np.testing.assert_array_equal(OURS.score_batch(PARAMS, batch), THEIRS.score_batch(PAIR.variables, batch))
   assert float(OURS.eval_fn(PARAMS, batch)[0]) == float(THEIRS.eval_fn(PAIR.variables, batch)[0])
 
