@@ -35,6 +35,7 @@ SIZES |= dict(num_encoder_layers=1, num_decoder_layers=1)
 CONFIG = T5Config(**SIZES)
 COMMON = f"""
 from __gin__ import dynamic_registration
+import __main__ as PROGRAM_script
 import seqio
 from t5x import adafactor
 from t5x import decoding
@@ -65,8 +66,8 @@ SIZES:
 MIXTURE_OR_TASK_NAME = '{task.NAME}'
 TASK_FEATURE_LENGTHS = {task.LENGTHS}
 """
-OURS = COMMON.replace("NETWORK", "t5x_module.T5XModule").replace("SIZES", "t5.T5Config")
-THEIRS = COMMON.replace("NETWORK", "network.Transformer").replace("SIZES", "network.T5Config")
+OURS = COMMON.replace("PROGRAM", "train").replace("NETWORK", "t5x_module.T5XModule").replace("SIZES", "t5.T5Config")
+THEIRS = COMMON.replace("PROGRAM", "infer").replace("NETWORK", "network.Transformer").replace("SIZES", "network.T5Config")
 TRAIN = """
 include 't5x/configs/runs/pretrain.gin'
 MODEL_DIR = '{folder}'
@@ -110,8 +111,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def trained(folder):
   """The checkpoint that `python -m t5x.train` wrote of our network."""
-  text = OURS.replace("from t5x import utils", "from t5x import trainer\nfrom t5x import utils")
-  text += TRAIN.format(folder=folder / "model", steps=STEPS, period=EARLIER)
+  text = OURS + TRAIN.format(folder=folder / "model", steps=STEPS, period=EARLIER)
   task.run_t5x("train", gin_file(folder, "train.gin", text))
   return folder / "model" / f"checkpoint_{STEPS}"
 
