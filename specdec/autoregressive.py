@@ -43,6 +43,7 @@ def autoregressive_step(target: LanguageModel, transform: Transform, eos_id: int
         visited=none.astype(bool),
         acceptance=none.astype(jnp.float32),
         log_prob=log_prob,
+        drawn_log_prob=law.drawn_log_prob(jnp.zeros_like(token), token, committed),
         draft=none,
         tokens=token,
     )

@@ -108,6 +108,11 @@ class Law(NamedTuple):
     log_prob = jax.vmap(lambda logits, *at: logits[at])(self.logits, node, token) - log_z
     return jnp.where(jnp.isfinite(log_z), log_prob, jnp.nan)
 
+  def drawn_log_prob(self, node: Array, token: Array, count: Array) -> Array:
+    """Log-probability [B], in this law, of the first `count` [B] of `token` [B, D] after `node` [B, D]."""
+    log_prob = self.log_p[jnp.arange(token.shape[0])[:, None], node, token]
+    return jnp.where(jnp.arange(token.shape[1])[None, :] < count[:, None], log_prob, 0.0).sum(axis=-1)
+
 
 class Draft(NamedTuple):
   """A proposal.
@@ -230,6 +235,7 @@ class StepInfo(NamedTuple):
     visited: [B, G] bool, drafted nodes whose prefix was committed.
     acceptance: [B, G] float32, see `Verdict`.
     log_prob: [B] float32, of the committed tokens at temperature 1.
+    drawn_log_prob: [B] float32, of them in the law that they were drawn from.
     draft: [B, G] int32, the proposal.
     tokens: [B, D + 1] int32, the committed tokens, then anything.
   """
@@ -240,6 +246,7 @@ class StepInfo(NamedTuple):
   visited: Array
   acceptance: Array
   log_prob: Array
+  drawn_log_prob: Array
   draft: Array
   tokens: Array
 

@@ -28,6 +28,8 @@ class Statistics(NamedTuple):
     visited: [B, G] int32, times that the prefix of this place was committed.
     acceptance: [B, G] float32, sum over those of the acceptance probability.
     log_prob: [B] float32, of the output under the target at temperature 1.
+    drawn_log_prob: [B] float32, of the output in the law it was drawn from, after
+      every transform: 0 for a greedy row.
   """
 
   steps: Array
@@ -38,6 +40,7 @@ class Statistics(NamedTuple):
   visited: Array
   acceptance: Array
   log_prob: Array
+  drawn_log_prob: Array
 
 
 class Trace(NamedTuple):
@@ -94,6 +97,7 @@ def _accumulate(sums: Statistics, info: StepInfo, running: Array) -> Statistics:
       visited=sums.visited + info.visited,
       acceptance=sums.acceptance + jnp.where(info.visited, info.acceptance, 0.0),
       log_prob=sums.log_prob + info.log_prob,
+      drawn_log_prob=sums.drawn_log_prob + info.drawn_log_prob,
   )
 
 
@@ -166,7 +170,7 @@ def generate(
   size = step.size
   sums = Statistics(
       zeros(), zeros(), zeros(), zeros(), zeros(size + 1), zeros(size),
-      zeros(size).astype(jnp.float32), zeros().astype(jnp.float32),
+      zeros(size).astype(jnp.float32), zeros().astype(jnp.float32), zeros().astype(jnp.float32),
   )  # fmt: skip
   steps = max_new_tokens  # Every step of a running row commits a token or ends it.
   record = Trace(zeros(steps, size), zeros(steps, size + 1), zeros(steps), zeros(steps)) if trace else None

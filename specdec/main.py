@@ -54,6 +54,7 @@ _COORDINATOR = flags.DEFINE_string(
 )
 _PROCESSES = flags.DEFINE_integer("processes", None, "With --coordinator=HOST:PORT: how many processes there are.")
 _PROCESS = flags.DEFINE_integer("process", None, "With --coordinator=HOST:PORT: the number of this one, from 0.")
+_AGAINST = flags.DEFINE_enum("against", None, ["t5x"], "What --mode=benchmark compares with; t5x must be installed.")
 
 
 def rewrite_gin_args(args: Sequence[str]) -> list[str]:
@@ -146,7 +147,7 @@ def main(argv: Sequence[str]) -> None:
   logging.get_absl_handler().addFilter(_quiet)  # Of the handler: gin logs through the root logger.
   overrides = {
       "input": _INPUT.value, "output": _OUTPUT.value, "grid": _GRID.value, "cells": _CELLS.value, "retry": _RETRY.value,
-      "parallel": _PARALLEL.value, "host": _HOST.value, "hosts": _HOSTS.value,
+      "parallel": _PARALLEL.value, "host": _HOST.value, "hosts": _HOSTS.value, "against": _AGAINST.value,
   }  # fmt: skip
   overrides = {name: value for name, value in overrides.items() if value is not None}
   takes = inspect.signature(_function(_MODE.value)).parameters
@@ -165,7 +166,7 @@ def main(argv: Sequence[str]) -> None:
   try:
     start_distributed(_COORDINATOR.value, _PROCESSES.value, _PROCESS.value)
     run_mode(_MODE.value, **overrides)
-  except (ValueError, OSError, FloatingPointError) as error:
+  except (ValueError, OSError, FloatingPointError, ModuleNotFoundError) as error:
     _exit(error)
   except KeyboardInterrupt:
     sys.exit(130)

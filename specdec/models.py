@@ -36,12 +36,15 @@ class Model:
     vocabulary: its vocabulary.
     drafter: `(gamma, transform) -> Drafter` when it drafts in a way of its own;
       None drafts with `model`, one call a token.
+    module: the Flax module that `params` were laid out from; None for a network
+      of another kind.
   """
 
   model: LanguageModel
   params: Any
   vocabulary: vocabularies.Vocabulary
   drafter: Callable[[int, Transform], Drafter] | None = None
+  module: T5 | None = None
 
   def drafts_for(self, target: "Model", gamma: int) -> Step:
     """The step in which this model drafts `gamma` tokens for `target`."""
@@ -107,12 +110,12 @@ def load_model(
   expected = jax.eval_shape(module.init, jax.random.key(0), token, token)["params"]
   if mesh is None:
     params = formats.load(resolve(checkpoint), dtype=dtype, expected=expected)
-    return Model(language_model, flax_model.prepare(module, params), vocabulary)
+    return Model(language_model, flax_model.prepare(module, params), vocabulary, module=module)
   rules = mesh_lib.rules_for(module.config, mesh, split)
   where = lambda params: mesh_lib.parameter_shardings(params, mesh, rules)
   params = formats.load(resolve(checkpoint), dtype=dtype, expected=expected, shardings=where(expected))
   params = flax_model.prepare(module, params, where)
-  return Model(mesh_lib.shard_model(language_model, mesh, rules), params, vocabulary)
+  return Model(mesh_lib.shard_model(language_model, mesh, rules), params, vocabulary, module=module)
 
 
 def random_model(module: T5, vocabulary: vocabularies.Vocabulary, seed: int = 0) -> Model:
@@ -125,7 +128,7 @@ def random_model(module: T5, vocabulary: vocabularies.Vocabulary, seed: int = 0)
   """
   token = jnp.ones((1, 1), jnp.int32)
   params = jax.jit(lambda key: module.init(key, token, token)["params"])(jax.random.key(seed))
-  return Model(flax_model.t5_model(module), flax_model.prepare(module, params), vocabulary)
+  return Model(flax_model.t5_model(module), flax_model.prepare(module, params), vocabulary, module=module)
 
 
 _NGRAM = ngram.language_model()  # One, so that whatever is compiled for it is compiled once.

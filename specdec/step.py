@@ -80,6 +80,7 @@ def speculative_step(
         visited=on_path & running[:, None],
         acceptance=verdict.acceptance,
         log_prob=log_prob,
+        drawn_log_prob=law.drawn_log_prob(nodes, emitted, committed),
         draft=draft.tokens,
         tokens=emitted,
     )

@@ -37,6 +37,7 @@ MAY_IMPORT = {
     "specdec.beam_search": ("interfaces", "trees.topology"),
     "specdec.loop": ("interfaces",),
     "specdec.adapters": ("interfaces", "networks", "loop", "trees"),
+    "specdec.adapters.t5x_model": ("interfaces", "networks", "loop", "probability"),  # T5X's settings become ours.
     "specdec.recipes": ANY,
     "specdec.models": ANY,  # A network, its weights and its vocabulary; above the rooms, as recipes are.
     "specdec.benchmark": ANY,

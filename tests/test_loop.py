@@ -80,6 +80,10 @@ def test_statistics_are_a_second_count_of_the_trace(tables, gamma):
     plain = fakes.table_law(target[TABLE_OF[row]])
     expected = sum(np.log(plain(tuple(tokens[:i]))[token]) for i, token in enumerate(tokens))
     np.testing.assert_allclose(statistics.log_prob[row], expected, atol=1e-4)
+    # In the law that was drawn from; 0 for a greedy row.
+    drawn = sum(np.log(p(tuple(tokens[:i]))[token]) for i, token in enumerate(tokens))
+    np.testing.assert_allclose(statistics.drawn_log_prob[row], drawn, atol=1e-4)
+    assert drawn == 0 or temperature[row] > 0
     # Why it ended.
     room = min(int(limit[row]), CAP)
     stop = StopCode.EOS if tokens and tokens[-1] == fakes.EOS else StopCode.LENGTH

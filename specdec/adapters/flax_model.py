@@ -48,7 +48,12 @@ def prepare(
   return T5Params(jax.device_put(params["encoder"], encoder), decoder)
 
 
-def t5_model(module: T5, vocab_size: int | None = None) -> LanguageModel:
+def take_apart(module: T5, params: T5Params) -> dict[str, Any]:
+  """The inverse of `prepare`: the parameters of `module` under T5X's names."""
+  return {"encoder": params.encoder, **jax.jit(t5_decoder.take_apart, static_argnums=1)(params.decoder, module.config)}
+
+
+def t5_model(module: T5, vocab_size: int | None = None, copies: int = 1) -> LanguageModel:
   """`module` as pure functions over `T5Params`.
 
   Args:
@@ -56,6 +61,8 @@ def t5_model(module: T5, vocab_size: int | None = None) -> LanguageModel:
     vocab_size: the pieces of the vocabulary. Logits beyond it (T5 has 32128 for
       32100 pieces) are cut off: such ids do not exist for any sampler. None
       keeps all.
+    copies: rows of a prompt that share a source come in groups of this many,
+      one after the other, and are encoded once.
 
   Raises:
     ValueError: the model has fewer logits than `vocab_size`.
@@ -69,7 +76,10 @@ def t5_model(module: T5, vocab_size: int | None = None) -> LanguageModel:
 
   def init(params: T5Params, prompt: Prompt, buffer_length: int) -> t5_decoder.DecoderState:
     variables = {"encoder": params.encoder, "token_embedder": {"embedding": params.decoder.embedding}}
-    encoded = module.apply({"params": variables}, prompt.tokens, prompt.mask, method=module.encode)
+    sources, mask = prompt.tokens[::copies], prompt.mask[::copies]
+    encoded = module.apply({"params": variables}, sources, mask, method=module.encode)
+    if copies > 1:
+      encoded = jnp.repeat(encoded, copies, axis=0)
     state = t5_decoder.start(params.decoder, config, encoded, prompt.mask, buffer_length)
     width = prompt.prefix.shape[1]
     if width == 1:

@@ -6,6 +6,7 @@ with a cache lays the same weights out once more for speed: see
 
 Differences from `t5x.examples.t5.network` that change no value: token ids are
 looked up (T5X multiplies by a one-hot), and there is no decode mode here.
+`adapters.t5x_module` gives this network the calls that T5X makes.
 
 Dimensions: B batch, S encoder length, L decoder length, V vocabulary,
 E embedding, H heads, D head size, M mlp.
@@ -175,6 +176,11 @@ def mask_bias(mask: Array, dtype: Any) -> Array:
   return jnp.where(mask, 0.0, layers.MASKED).astype(dtype)
 
 
+def attention_bias(mask: Array, dtype: Any) -> Array:
+  """`mask_bias` over heads: a mask of keys [B, S], or of keys by query [B, L, S], gives [B, 1, 1 or L, S]."""
+  return mask_bias(mask, dtype)[(slice(None), None) if mask.ndim == 3 else (slice(None), None, None)]
+
+
 class EncoderLayer(nn.Module):
   """Self-attention and feed-forward, each after a norm and around a residual."""
 
@@ -213,9 +219,9 @@ class Encoder(nn.Module):
 
   @nn.compact
   def __call__(self, x: Array, mask: Array, enable_dropout: bool) -> Array:
-    """x [B, S, E], mask [B, S] -> [B, S, E]."""
+    """x [B, S, E], mask [B, S] or [B, S, S] -> [B, S, E]."""
     bias = RelativePositionBias(self.config, True, name="relpos_bias")(x.shape[1])
-    bias = bias + mask_bias(mask, x.dtype)[:, None, None, :]
+    bias = bias + attention_bias(mask, x.dtype)
     drop = Dropout(self.config.dropout_rate)
     x = drop(x, enable_dropout)
     for i in range(self.config.num_encoder_layers):
@@ -229,13 +235,22 @@ class Decoder(nn.Module):
   config: T5Config
 
   @nn.compact
-  def __call__(self, x: Array, embedding: Array, encoded: Array, encoder_mask: Array, enable_dropout: bool) -> Array:
+  def __call__(
+      self,
+      x: Array,
+      embedding: Array,
+      encoded: Array,
+      encoder_mask: Array,
+      enable_dropout: bool,
+      decoder_mask: Array | None = None,
+  ) -> Array:
     """x [B, L, E], encoded [B, S, E] -> logits [B, L, V] in float32."""
     config = self.config
     length = x.shape[1]
+    causal = jnp.tril(jnp.ones((1, length, length), bool))
     bias = RelativePositionBias(config, False, name="relpos_bias")(length)
-    bias = bias + mask_bias(jnp.tril(jnp.ones((length, length), bool)), x.dtype)[None, None]
-    cross_bias = mask_bias(encoder_mask, x.dtype)[:, None, None, :]
+    bias = bias + attention_bias(causal if decoder_mask is None else causal & decoder_mask, x.dtype)
+    cross_bias = attention_bias(encoder_mask, x.dtype)
     drop = Dropout(config.dropout_rate)
     x = drop(x, enable_dropout)
     for i in range(config.num_decoder_layers):
@@ -279,15 +294,34 @@ class T5(nn.Module):
     self.decoder = Decoder(self.config)
 
   def encode(self, encoder_input_tokens: Array, encoder_mask: Array | None = None, enable_dropout: bool = False) -> Array:
-    """Encodes tokens [B, S]; positions where `encoder_mask` [B, S] is False (default: id 0) are not seen."""
+    """Encodes tokens [B, S]; positions where `encoder_mask` [B, S] is False (default: id 0) are not seen.
+
+    A mask [B, S, S] says which keys each position sees: several examples in one row.
+    """
     if encoder_mask is None:
       encoder_mask = encoder_input_tokens > 0
     return self.encoder(self.token_embedder(encoder_input_tokens), encoder_mask, enable_dropout)
 
-  def decode(self, encoded: Array, encoder_mask: Array, decoder_input_tokens: Array, enable_dropout: bool = False) -> Array:
-    """Scores `decoder_input_tokens` [B, L] (shifted right, first is BOS): logits [B, L, V]."""
+  def decode(
+      self,
+      encoded: Array,
+      encoder_mask: Array,
+      decoder_input_tokens: Array,
+      enable_dropout: bool = False,
+      decoder_mask: Array | None = None,
+  ) -> Array:
+    """Scores `decoder_input_tokens` [B, L] (shifted right, first is BOS): logits [B, L, V].
+
+    Args:
+      encoded: [B, S, E].
+      encoder_mask: [B, S] bool, or [B, L, S].
+      decoder_input_tokens: [B, L] int32.
+      enable_dropout: for training.
+      decoder_mask: [B, L, L] bool, which tokens may see which, besides order;
+        None is all.
+    """
     x = self.token_embedder(decoder_input_tokens)
-    return self.decoder(x, self.token_embedder.embedding, encoded, encoder_mask, enable_dropout)
+    return self.decoder(x, self.token_embedder.embedding, encoded, encoder_mask, enable_dropout, decoder_mask)
 
   def __call__(
       self,

@@ -104,6 +104,41 @@ def lay_out(params: Mapping[str, Any], config: T5Config, out_first: bool | None 
   )
 
 
+def take_apart(weights: DecoderWeights, config: T5Config) -> dict[str, Any]:
+  """The inverse of `lay_out`: the parameters 'decoder' and 'token_embedder' under T5X's names, bit for bit.
+
+  Args:
+    weights: from `lay_out`.
+    config: of the model.
+  """
+
+  def kernels(kernel: Kernel | Array, *names):
+    joined = kernel if not isinstance(kernel, Kernel) else kernel.array.T if kernel.out_first else kernel.array
+    return {name: {"kernel": part} for name, part in zip(names, jnp.split(joined, len(names), axis=1))}
+
+  gated = len(config.mlp_activations) > 1
+  mlp_names = [f"wi_{i}" for i in range(len(config.mlp_activations))] if gated else ["wi"]
+  decoder = {
+      f"layers_{i}": {
+          "pre_self_attention_layer_norm": {"scale": layer.self_norm},
+          "self_attention": kernels(layer.self_qkv, "query", "key", "value") | kernels(layer.self_out, "out"),
+          "pre_cross_attention_layer_norm": {"scale": layer.cross_norm},
+          "encoder_decoder_attention": {
+              **kernels(layer.cross_query, "query"), **kernels(layer.cross_kv, "key", "value"),
+              **kernels(layer.cross_out, "out"),
+          },
+          "pre_mlp_layer_norm": {"scale": layer.mlp_norm},
+          "mlp": kernels(layer.mlp_in, *mlp_names) | kernels(layer.mlp_out, "wo"),
+      }
+      for i, layer in enumerate(weights.layers)
+  }  # fmt: skip
+  decoder["relpos_bias"] = {"rel_embedding": weights.relative_bias}
+  decoder["decoder_norm"] = {"scale": weights.final_norm}
+  if weights.logits is not None:
+    decoder |= kernels(weights.logits, "logits_dense")
+  return {"decoder": decoder, "token_embedder": {"embedding": weights.embedding}}
+
+
 def start(weights: DecoderWeights, config: T5Config, encoded: Array, encoder_mask: Array, buffer_length: int) -> DecoderState:
   """Opens a request: cross-attention keys and values, and an empty cache.
 

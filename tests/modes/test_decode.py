@@ -99,7 +99,7 @@ def test_acceptance_per_position_on_a_made_up_row():
   """Two steps: one accepted both drafts, one the first of two; a third reached the first place only, and refused it."""
   statistics = decode.loop.Statistics(
       steps=[3], drafted=[6], accepted=[3], committed=[6], histogram=np.array([[1, 1, 1]]), visited=np.array([[3, 2]]),
-      acceptance=np.array([[2.0, 0.5]]), log_prob=[-1.5],
+      acceptance=np.array([[2.0, 0.5]]), log_prob=[-1.5], drawn_log_prob=[0.0],
   )  # fmt: skip
   output = decode.loop.Output(np.array([[5, 6, 7, 8, 9, 1, 0]]), np.array([6]), np.array([1]), statistics, None)
   request = decode.prompts.Request("text", (5, 1), (), 1)

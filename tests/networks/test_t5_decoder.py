@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from specdec.adapters import flax_model
+from specdec.checkpoints import names
 from specdec.interfaces import Prompt
 from specdec.networks import t5
 from specdec.networks import t5_decoder
@@ -26,6 +27,21 @@ OFFSETS = (0, 7, 127, 128, 200)  # Slots before the block; T5's maximum distance
 BLOCK = 5
 BUFFER = 216
 TREE = (-1, 0, 0, 1, 1, 2, 5)
+
+
+@pytest.mark.parametrize("out_first", [None, False, True])
+@pytest.mark.parametrize("activations,tied", [(("gelu", "linear"), False), (("relu",), True)])
+def test_take_apart_is_the_inverse_of_lay_out(out_first, activations, tied):
+  config = dataclasses.replace(
+      fakes.standard_pair().module.config, mlp_activations=activations, logits_via_embedding=tied
+  )
+  variables = fakes.t5_variables(t5.T5(config), seed=5)
+  weights = t5_decoder.lay_out(variables, config, out_first)
+  apart = names.flatten(t5_decoder.take_apart(weights, config))
+  given = {name: leaf for name, leaf in names.flatten(variables).items() if not name.startswith("encoder/")}
+  assert apart.keys() == given.keys()
+  for name, leaf in given.items():
+    np.testing.assert_array_equal(apart[name], leaf, err_msg=name)
 
 
 @jax.jit
