@@ -95,7 +95,7 @@ def benchmark(
       if against == "t5x":
         cell = _against_t5x(target, plain_step, steps, params, temperature, shape, requests, repeats)
         for record in cell:
-          records.append(dict(batch_size=batch_size, temperature=temperature, **record, seed=seed, **environment))
+          records.append(dict(batch_size=batch_size, temperature=temperature, **record, seed=seed, **provenance))
           report.append_record(output, records[-1])
         continue
       plain = Decoder(plain_step, params, settings, **shape)
