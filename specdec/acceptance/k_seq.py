@@ -16,6 +16,7 @@ from specdec.probability.transforms import GREEDY_TEMPERATURE, Sampling
 Array = jax.Array
 
 _BISECTIONS = 30  # Halvings of [1, k]; float32 resolves no more.
+_SLACK = 3e-7  # Of the defining inequality, which is flat where p is near q: a few roundings of float32.
 
 
 def accept_mass(p: Array, q: Array, rho: Array) -> Array:
@@ -51,7 +52,7 @@ def best_rho(p: Array, q: Array, k: Array) -> Array:
     low, high = bounds
     middle = 0.5 * (low + high)
     beta = accept_mass(p, q, middle)
-    enough = any_accepted(beta, k) <= middle * beta
+    enough = any_accepted(beta, k) <= middle * beta + _SLACK
     return jnp.where(enough, low, middle), jnp.where(enough, middle, high)
 
   one = jnp.ones(p.shape[:1], p.dtype)
