@@ -17,13 +17,6 @@ def environment() -> dict[str, Any]:
   """What a figure depends on: versions, device, machine, commit, date."""
   import jaxlib  # The version only.
 
-  folder = os.path.dirname(os.path.abspath(__file__))
-  try:
-    commit = subprocess.run(
-        ["git", "-C", folder, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
-    ).stdout.strip()
-  except (OSError, subprocess.CalledProcessError):
-    commit = None
   return {
       "jax": jax.__version__,
       "jaxlib": jaxlib.__version__,
@@ -35,9 +28,25 @@ def environment() -> dict[str, Any]:
       "processor": _processor(),
       "machine": platform.machine(),
       "cores": os.cpu_count(),
-      "commit": commit,
+      "commit": _commit(),
       "date": time.strftime("%Y-%m-%d"),
   }
+
+
+def _commit() -> str | None:
+  """The commit of this checkout; of a copy without Git what its file COMMIT says (launch/tpu_vm.sh writes one)."""
+  folder = os.path.dirname(os.path.abspath(__file__))
+  try:
+    return subprocess.run(
+        ["git", "-C", folder, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
+    ).stdout.strip()
+  except (OSError, subprocess.CalledProcessError):
+    pass
+  try:
+    with open(os.path.join(os.path.dirname(os.path.dirname(folder)), "COMMIT"), encoding="utf-8") as file:
+      return file.read().strip()
+  except OSError:
+    return None
 
 
 def _processor() -> str:
