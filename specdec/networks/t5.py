@@ -65,6 +65,20 @@ class T5Config:
     for name in ("vocab_size", "emb_dim", "num_heads", "head_dim", "num_decoder_layers", "mlp_dim"):
       if getattr(self, name) < 1:
         raise ValueError(f"T5Config.{name}: expected at least 1, found {getattr(self, name)}.")
+    if self.relative_attention_num_buckets < 4:  # The encoder's two halves need a near and a far bucket each.
+      found = self.relative_attention_num_buckets
+      raise ValueError(f"T5Config.relative_attention_num_buckets: expected at least 4, found {found}.")
+    if self.relative_attention_max_distance <= self.relative_attention_num_buckets // 2:
+      raise ValueError(
+          "T5Config.relative_attention_max_distance: expected more than half of the buckets "
+          f"({self.relative_attention_num_buckets // 2}), found {self.relative_attention_max_distance}."
+      )
+    try:
+      is_float = jnp.issubdtype(jnp.dtype(self.dtype), jnp.floating)
+    except TypeError:
+      is_float = False
+    if not is_float:
+      raise ValueError(f"T5Config.dtype: expected a floating-point type such as 'bfloat16', found {self.dtype!r}.")
     if not self.mlp_activations:
       raise ValueError("T5Config.mlp_activations: expected at least one activation, found none.")
     for name in self.mlp_activations:

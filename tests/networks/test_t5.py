@@ -308,3 +308,20 @@ def test_shared_public_sizes(name):
   found = {key: list(leaf.shape) for key, leaf in described(t5.T5Config(**entry["config"])).items()}
   assert found == expected
   assert sum(math.prod(shape) for shape in found.values()) == entry["num_parameters"]
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"dtype": "int32"},
+        {"dtype": "bf16"},
+        {"relative_attention_num_buckets": 2},
+        {"relative_attention_max_distance": 16},
+        {"relative_attention_max_distance": 8},
+    ],
+    ids=str,
+)
+def test_choices_that_no_network_can_be_made_of(field):
+  """A maximum distance of half the buckets gave bucket -2147483632, which is some row of the table, in silence."""
+  with pytest.raises(ValueError, match=f"T5Config.{next(iter(field))}: expected"):
+    t5.T5Config(vocab_size=4, **field)
