@@ -96,7 +96,8 @@ def load_model(
   where = lambda params: mesh_lib.parameter_shardings(params, mesh, rules)
   params = from_orbax.load(resolve(checkpoint), dtype=dtype, expected=expected, shardings=where(expected))
   params = flax_model.prepare(module, params, where)
-  return Model(mesh_lib.shard_model(language_model, mesh, rules), params, vocabulary)
+  model = mesh_lib.shard_model(flax_model.t5_model(module), mesh, rules, vocabulary.size)
+  return Model(model, params, vocabulary)
 
 
 def random_model(module: T5, vocabulary: vocabularies.Vocabulary, seed: int = 0) -> Model:
