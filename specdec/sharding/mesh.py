@@ -57,8 +57,8 @@ def make_mesh(data: int = 1, model: int | None = None, devices: Sequence[Any] | 
     ValueError: the devices are not `data * model`.
 
   Example:
-    >>> make_mesh(devices=jax.devices()[:1]).shape
-    OrderedDict({'data': 1, 'model': 1})
+    >>> dict(make_mesh(devices=jax.devices()[:1]).shape)
+    {'data': 1, 'model': 1}
   """
   devices = list(jax.devices() if devices is None else devices)
   if data < 1 or (model is not None and model < 1):
