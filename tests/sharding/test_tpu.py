@@ -9,6 +9,7 @@ import dataclasses
 
 import pytest
 
+from specdec import models
 from specdec.networks.t5 import T5, T5Config
 from specdec.sharding import analysis
 from specdec.sharding import chips
@@ -46,7 +47,7 @@ def assert_scoring_is_lean(sized, layers, count=GAMMA + 1):
       )
   )
   assert found.aliased >= caches  # The donated caches are written in place.
-  assert piece.copied == 0
+  assert piece.copied == 0  # No weight is laid out anew.
   once = programs.read_once(sized, WORK, count)
   assert once <= piece.hbm <= 1.05 * once
   return found
@@ -72,6 +73,13 @@ def test_a_draft_is_whole_or_split():
   assert whole.whole.collectives == {}
   assert split.whole.collectives == {"all-gather": 1, "all-reduce": 1 + 1}  # Its 6 heads stay whole: only the mlp sums.
   assert split.whole.hbm < whole.whole.hbm
+
+
+def test_the_shipped_pair_compiles_for_a_host():
+  target, draft = (dataclasses.replace(config, dtype="float32") for config in models.SHIPPED["ende"].values())
+  work = Workload(encoder_length=64, max_new_tokens=64, dtype="float32")
+  found = compiled(programs.decode(on_host(target, False, work), on_host(draft, False, work), GAMMA, work))
+  assert found.step.collectives == {} and found.memory < chips.chip_of(HOST).hbm
 
 
 @pytest.mark.parametrize("topology", ["v4:1x1x1", "v5e:2x2", "v5p:2x2x1", "v6e:2x2"])
