@@ -115,7 +115,9 @@ def load_model(
   where = lambda params: mesh_lib.parameter_shardings(params, mesh, rules)
   params = formats.load(resolve(checkpoint), dtype=dtype, expected=expected, shardings=where(expected))
   params = flax_model.prepare(module, params, where)
-  return Model(mesh_lib.shard_model(language_model, mesh, rules), params, vocabulary, module=module)
+  effective = vocabulary.size if vocab_size is None else vocab_size
+  model = mesh_lib.shard_model(flax_model.t5_model(module), mesh, rules, effective)
+  return Model(model, params, vocabulary, module=module)
 
 
 def random_model(module: T5, vocabulary: vocabularies.Vocabulary, seed: int = 0) -> Model:

@@ -1,8 +1,9 @@
 """One program on one slice: whether it fits, what it moves and sends, and bounds of its time.
 
-Times are lower bounds by a model: every byte of HBM at full speed, nothing
-waits for another chip, nothing is launched. They rank programs; they are not
-what a clock would show.
+Times are by a model: every byte of HBM at full speed, nothing waits for another
+chip, nothing is launched. One bound takes all fetches to run beside all
+instructions, the other none. They rank programs; they are not what a clock
+would show.
 """
 
 from collections.abc import Mapping
@@ -18,6 +19,7 @@ import jax
 from specdec.sharding import chips
 from specdec.sharding import hlo
 from specdec.sharding import hlo_cost
+from specdec.sharding import programs
 from specdec.sharding import schedule
 from specdec.sharding.chips import Chip
 from specdec.sharding.programs import Program
@@ -36,10 +38,12 @@ class Piece:
     collectives: how many run, by kind.
     sent: bytes of their results.
     operations: instructions that run.
-    copied: bytes that are only copied or transposed in HBM, in pieces of 64 KiB and more.
+    copied: bytes of arrays of the size of a weight that are only copied or transposed.
     roofline: seconds, the longer of all bytes at full bandwidth and all products at peak.
-    schedule: seconds, the sum over instructions of the longer of its bytes and
-      its schedule's length; None without a schedule or a known clock.
+    schedule: seconds, the longer of all bytes at full bandwidth and the sum over
+      instructions of the longer of its own bytes and its schedule's length:
+      fetches ahead run beside them. None without schedules or a known clock.
+    serial: seconds, the same with fetches ahead in line: nothing overlaps.
   """
 
   flops: float
@@ -51,16 +55,17 @@ class Piece:
   copied: float
   roofline: float
   schedule: float | None
+  serial: float | None
 
   @property
   def hbm(self) -> float:
     """Bytes read and written."""
     return self.hbm_read + self.hbm_written
 
-  @property
-  def seconds(self) -> float:
-    """The tighter of the bounds that there are."""
-    return self.roofline if self.schedule is None else max(self.roofline, self.schedule)
+  def seconds(self, bound: str = "schedule") -> float:
+    """A bound by name: 'roofline', 'schedule' or 'serial'; the roofline where there are no schedules."""
+    found = getattr(self, bound)
+    return self.roofline if found is None else found
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,7 +110,13 @@ class Analysis:
     return cls(**{**data, **pieces})
 
 
-def piece(module: hlo.Module, chip: Chip, computation: str | None, bundles: Mapping[str, int] | None) -> Piece:
+def piece(
+    module: hlo.Module,
+    chip: Chip,
+    computation: str | None,
+    bundles: Mapping[str, int] | None,
+    weights: frozenset[int] = frozenset(),
+) -> Piece:
   """Counts and times a computation; None is the entry.
 
   Args:
@@ -113,23 +124,32 @@ def piece(module: hlo.Module, chip: Chip, computation: str | None, bundles: Mapp
     chip: that it was compiled for.
     computation: its name.
     bundles: length of the schedule of each instruction, from `schedule.read`.
+    weights: elements of each weight on a chip; only copies of such a size count.
   """
   cost = hlo_cost.count(module, computation)
   bytes_seconds = lambda size: size / chip.hbm_bandwidth
   roofline = max(bytes_seconds(cost.hbm), cost.flops / chip.flops)
-  scheduled = None
+  scheduled = serial = None
   if bundles is not None and chip.clock is not None:
-    scheduled = sum(
-        one.times * max(bundles.get(one.name, 0) / chip.clock, bytes_seconds(one.hbm)) for one in cost.each
-    )
+    own = lambda one: one.times * max(bundles.get(one.name, 0) / chip.clock, bytes_seconds(one.hbm))
+    ahead = ("copy-start", "slice-start", "dynamic-slice-start", "async-start")
+    serial = sum(own(one) for one in cost.each)
+    scheduled = max(bytes_seconds(cost.hbm), sum(own(one) for one in cost.each if one.opcode not in ahead))
   collectives = {kind: round(number) for kind, number in sorted(cost.collectives.items())}
-  copied = sum(hlo_cost.copies(module, computation).values())
+  copied = sum(size for _, elements, size in hlo_cost.copies(module, computation) if elements in weights)
   return Piece(
-      cost.flops, cost.hbm_read, cost.hbm_written, collectives, cost.sent, round(cost.operations), copied, roofline, scheduled
-  )
+      cost.flops, cost.hbm_read, cost.hbm_written, collectives, cost.sent, round(cost.operations), copied,
+      roofline, scheduled, serial,
+  )  # fmt: skip
 
 
-def analyse(program: Program, topology: str, folder: str | None = None, with_schedule: bool = True) -> Analysis:
+def analyse(
+    program: Program,
+    topology: str,
+    folder: str | None = None,
+    with_schedule: bool = True,
+    options: Mapping[str, Any] | None = None,
+) -> Analysis:
   """Compiles a program and counts it.
 
   Args:
@@ -139,6 +159,7 @@ def analyse(program: Program, topology: str, folder: str | None = None, with_sch
       plan that was stopped goes on; None keeps none.
     with_schedule: also read the final schedules; they must have been asked for
       with `schedule.ask` before the first program was compiled.
+    options: of the compiler.
   """
   chip = chips.chip_of(topology)
   jitted = program.function
@@ -147,11 +168,11 @@ def analyse(program: Program, topology: str, folder: str | None = None, with_sch
   lowered = jitted.lower(*program.arguments)
   file = None
   if folder is not None:
-    file = os.path.join(folder, _content(lowered, topology, with_schedule) + ".json")
+    file = os.path.join(folder, _content(lowered, topology, with_schedule, options) + ".json")
     if os.path.exists(file):
       with open(file, encoding="utf-8") as stored:
         return dataclasses.replace(Analysis.from_data(json.load(stored)), name=program.name)
-  analysis = _compile(program.name, lowered, chip, with_schedule)
+  analysis = _compile(program, lowered, chip, with_schedule, options)
   if file is not None:
     os.makedirs(folder, exist_ok=True)
     with open(file + ".partial", "w", encoding="utf-8") as new:
@@ -160,30 +181,31 @@ def analyse(program: Program, topology: str, folder: str | None = None, with_sch
   return analysis
 
 
-def _compile(name: str, lowered: Any, chip: Chip, with_schedule: bool) -> Analysis:
+def _compile(program: Program, lowered: Any, chip: Chip, with_schedule: bool, options: Any) -> Analysis:
   if with_schedule:
     schedule.forget()
   try:
-    compiled = chips.compile_lowered(lowered)
+    compiled = chips.compile_lowered(lowered, options)
   except chips.DoesNotFit as error:
-    return Analysis(name, refused=str(error))
+    return Analysis(program.name, refused=str(error))
   memory = compiled.memory_analysis()
   module = hlo.parse(compiled.as_text())
   bundles = schedule.read(module) if with_schedule else None
   body = hlo_cost.open_loop(module)
+  weights = programs.weight_sizes(program)
   return Analysis(
-      name,
+      program.name,
       arguments=memory.argument_size_in_bytes,
       results=memory.output_size_in_bytes,
       aliased=memory.alias_size_in_bytes,
       temporaries=memory.temp_size_in_bytes,
       code=memory.generated_code_size_in_bytes,
-      whole=piece(module, chip, None, bundles),
-      step=piece(module, chip, body, bundles) if body else None,
+      whole=piece(module, chip, None, bundles, weights),
+      step=piece(module, chip, body, bundles, weights) if body else None,
   )
 
 
-def _content(lowered: Any, topology: str, with_schedule: bool) -> str:
+def _content(lowered: Any, topology: str, with_schedule: bool, options: Any) -> str:
   """A name for what the result depends on: program and shardings, slice, versions."""
-  parts = (lowered.as_text(), topology, jax.__version__, metadata.version("libtpu"), with_schedule, _FORMAT)
+  parts = (lowered.as_text(), topology, jax.__version__, metadata.version("libtpu"), with_schedule, options, _FORMAT)
   return hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()[:24]

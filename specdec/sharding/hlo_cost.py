@@ -40,6 +40,7 @@ class Cost:
     collectives: how many run, by kind.
     operations: how many instructions run.
     loops: times that each loop runs, by name; None where the program decides.
+    each: of every instruction.
   """
 
   flops: float = 0.0
@@ -120,33 +121,34 @@ def trip_count(module: Module, loop: Instruction) -> int | None:
   return int(bounds[0].argument) if counted and bounds and re.fullmatch(r"\d+", bounds[0].argument) else None
 
 
-def copies(module: Module, computation: str | None = None, least: int = 1 << 16) -> dict[str, float]:
-  """Bytes that a computation only copies or transposes, by instruction.
+def copies(module: Module, computation: str | None = None) -> list[tuple[str, int, float]]:
+  """Instructions that only copy or transpose; weights that are laid out anew in every step would be among them.
 
-  Weights that are laid out anew in every step would show here. Fetching into
-  on-chip memory is not copying.
+  Fetching into on-chip memory is not copying.
 
   Args:
     module: from `hlo.parse`.
     computation: None is the whole program.
-    least: bytes of a result below which it is not listed.
+
+  Returns:
+    Of each: its name, the elements of its result, and the bytes that its runs write.
   """
-  found = {}
+  found = []
+  owner = {name: c for c in module.computations.values() for name in c}
   for one in count(module, computation).each:
-    instruction = _find(module, one.name)
+    instruction = owner[one.name][one.name]
     only_moves = instruction.opcode in ("copy", "transpose")
+    results = _results(instruction)
+    if instruction.opcode == "copy-start":
+      source = owner[one.name][instruction.operands[0]].shapes[0]
+      only_moves = source.space == results[0].space == HBM
     if instruction.opcode == "fusion":
       inner = module.computations[instruction.attribute("calls")]
       real = {i.opcode for i in inner.values()} - _FREE - _ALIASES - {"convert"}
       only_moves = bool(real) and real <= {"copy", "transpose"}
-    size = sum(shape.bytes for shape in _results(instruction))
-    if only_moves and size >= least:
-      found[one.name] = one.times * size
+    if only_moves:
+      found.append((one.name, sum(s.size for s in results), one.times * sum(s.bytes for s in results)))
   return found
-
-
-def _find(module: Module, name: str) -> Instruction:
-  return next(computation[name] for computation in module.computations.values() if name in computation)
 
 
 class _Counter:

@@ -57,8 +57,8 @@ def make_mesh(data: int = 1, model: int | None = None, devices: Sequence[Any] | 
     ValueError: the devices are not `data * model`.
 
   Example:
-    >>> make_mesh(devices=jax.devices()[:1]).shape
-    OrderedDict({'data': 1, 'model': 1})
+    >>> dict(make_mesh(devices=jax.devices()[:1]).shape)
+    {'data': 1, 'model': 1}
   """
   devices = list(jax.devices() if devices is None else devices)
   if data < 1 or (model is not None and model < 1):
@@ -102,17 +102,20 @@ def place(requests: Any, mesh: Mesh, batch: int) -> Any:
   return jax.device_put(requests, request_shardings(requests, mesh, batch))
 
 
-def shard_model(model: LanguageModel, mesh: Mesh, rules: Rules) -> LanguageModel:
+def shard_model(model: LanguageModel, mesh: Mesh, rules: Rules, pieces: int | None = None) -> LanguageModel:
   """`model`, with its caches split by `rules` and its logits whole on every chip.
 
   The transforms, the drafter and the rule read all logits of a node many times
   (a top-p law takes 32 sums over the vocabulary), so that they are gathered
-  once, where they are made.
+  once, where they are made. They are cut to the pieces of the vocabulary only
+  then: what is left of 32128 after a cut to 32100 does not divide by chips, and
+  would first be moved from each to the next.
 
   Args:
-    model: pure functions over parameters that lie on `mesh`.
+    model: pure functions over parameters that lie on `mesh`, with all logits.
     mesh: from `make_mesh`.
     rules: the same that placed the parameters.
+    pieces: of the vocabulary; None keeps all logits.
   """
 
   def hold(tree: Any, batch: int, to: Rules = rules) -> Any:
@@ -125,7 +128,8 @@ def shard_model(model: LanguageModel, mesh: Mesh, rules: Rules) -> LanguageModel
   def score(params: Any, state: Any, tokens: Any, topology: Any) -> tuple[Scores, Any]:
     batch = tokens.shape[0]
     scores, state = model.score(params, state, hold(tokens, batch), topology)
-    return hold(scores, batch), hold(state, batch)
+    scores = hold(scores, batch)
+    return scores._replace(logits=scores.logits[..., :pieces]), hold(state, batch)
 
   def commit(state: Any, path: Any, count: Any) -> Any:
     return hold(model.commit(state, path, count), count.shape[0])

@@ -2,13 +2,14 @@
 
 The real programs are compiled ahead of time; what the compiler says and what
 its programs move is put through the paper's formulas. c and v are ratios of
-bounds of time (`analysis`), so that they say what the hardware could do at
-best, and nothing of what it does.
+modelled times (`analysis`), under one of its bounds. A call of one token is
+taken at the faster of two ways to compile it: a slow baseline would flatter
+speculation.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from specdec.networks.t5 import T5
 from specdec.sharding import analysis as analysis_lib
@@ -20,6 +21,9 @@ from specdec.theory import speedup
 from specdec.theory import tokens as theory_tokens
 
 SUBLANES = 8  # Rows of a tile: scoring up to so many tokens costs as one does.
+BOUNDS = ("schedule", "serial")  # Everything overlaps that may; nothing does.
+# The compiler turns a product with one column into multiplications and sums, or, with this, does not.
+_PRODUCTS = {"xla_tpu_enable_dot_strength_reduction": False}
 
 
 class Case(NamedTuple):
@@ -54,7 +58,7 @@ class Placement:
     drafter: its name.
     split: which way.
     encode: its encoder.
-    call: one token, drawn.
+    calls: one token, drawn, in both ways to compile it.
     decode: `generate` by gamma.
     weights: bytes on a chip, counted from shapes.
     caches: bytes on a chip.
@@ -63,7 +67,7 @@ class Placement:
   drafter: str
   split: bool
   encode: Analysis
-  call: Analysis
+  calls: tuple[Analysis, ...]
   decode: Mapping[int, Analysis]
   weights: int
   caches: int
@@ -78,8 +82,9 @@ class Plan:
     chips: how many it has.
     workload: what is decoded.
     encode: the target's encoder.
-    score: the target's network by tokens at once.
-    plain: `generate` without a draft.
+    ones: the target's network on one token, in both ways to compile it.
+    score: the target's network by tokens at once, from two on.
+    plains: `generate` without a draft, in both ways.
     read_once: bytes that scoring must read on a chip, by tokens at once.
     weights: the target's bytes on a chip.
     caches: the target's.
@@ -90,8 +95,9 @@ class Plan:
   chips: int
   workload: Workload
   encode: Analysis
+  ones: tuple[Analysis, ...]
   score: Mapping[int, Analysis]
-  plain: Analysis
+  plains: tuple[Analysis, ...]
   read_once: Mapping[int, int]
   weights: int
   caches: int
@@ -104,10 +110,10 @@ class Plan:
 
   def analyses(self) -> list[tuple[str, Analysis]]:
     """Every program, with whose it is."""
-    found = [("target", self.encode), *(("target", one) for one in self.score.values()), ("target", self.plain)]
+    found = [("target", one) for one in (self.encode, *self.ones, *self.score.values(), *self.plains)]
     for placement in self.placements:
       who = f"{placement.drafter}, {'split' if placement.split else 'whole'}"
-      found += [(who, one) for one in (placement.encode, placement.call, *placement.decode.values())]
+      found += [(who, one) for one in (placement.encode, *placement.calls, *placement.decode.values())]
     return found
 
   def refused(self) -> list[tuple[str, Analysis]]:
@@ -171,9 +177,13 @@ def compile_plan(
     raise ValueError(f"gamma: expected at least one, each at least 1, found {every}.")
   mesh = chips.slice_mesh(topology, data)
 
-  def analyse(program: programs.Program) -> Analysis:
+  def analyse(program: programs.Program, options: Mapping[str, Any] | None = None) -> Analysis:
     progress(program.name)
-    return analysis_lib.analyse(program, topology, folder, with_schedule)
+    return analysis_lib.analyse(program, topology, folder, with_schedule, options)
+
+  def both_ways(program: programs.Program) -> tuple[Analysis, ...]:
+    products = program._replace(name=f"{program.name}, as products")
+    return analyse(program), analyse(products, _PRODUCTS)
 
   on_slice = programs.sized_model(target, mesh, workload)
   counts = [1, *(gamma + 1 for gamma in every)]
@@ -187,7 +197,7 @@ def compile_plan(
               name,
               split,
               analyse(programs.encode(draft, workload)),
-              analyse(programs.draw_token(draft, workload)),
+              both_ways(programs.draw_token(draft, workload)),
               {g: analyse(programs.decode(on_slice, draft, g, workload)) for g in sorted(set(decodes.get(name, ())))},
               programs.bytes_on_a_chip(draft.params),
               caches(draft),
@@ -198,8 +208,9 @@ def compile_plan(
       mesh.size,
       workload,
       analyse(programs.encode(on_slice, workload)),
-      {count: analyse(programs.score(on_slice, workload, count)) for count in counts},
-      analyse(programs.decode(on_slice, None, 0, workload)),
+      both_ways(programs.score(on_slice, workload, 1)),
+      {count: analyse(programs.score(on_slice, workload, count)) for count in counts[1:]},
+      both_ways(programs.decode(on_slice, None, 0, workload)),
       {count: programs.read_once(on_slice, workload, count) for count in counts},
       programs.bytes_on_a_chip(on_slice.params),
       caches(on_slice),
@@ -207,7 +218,15 @@ def compile_plan(
   )
 
 
-def predict(plan: Plan, placement: Placement, gamma: int, alpha: float, each: float = 0.0) -> Prediction | None:
+def fastest(analyses: Sequence[Analysis], bound: str, each: float = 0.0) -> float | None:
+  """Seconds of a step of the fastest of them (of the whole where there is no loop); None where none fits."""
+  pieces = [one.step or one.whole for one in analyses if not one.refused]
+  return min((piece.seconds(bound) + each * sum(piece.collectives.values()) for piece in pieces), default=None)
+
+
+def predict(
+    plan: Plan, placement: Placement, gamma: int, alpha: float, bound: str = "schedule", each: float = 0.0
+) -> Prediction | None:
   """The speed-up of one draft; None where a program does not fit.
 
   Args:
@@ -215,21 +234,18 @@ def predict(plan: Plan, placement: Placement, gamma: int, alpha: float, each: fl
     placement: of the draft.
     gamma: tokens drafted a step; scored programs must be there for it.
     alpha: acceptance.
+    bound: of time, see `analysis.Piece.seconds`.
     each: seconds added for every collective, by hand; the model has none.
   """
-  decode = placement.decode.get(gamma)
-  needed = (placement.call, plan.plain, plan.score[1], plan.score[gamma + 1])
-  if any(one.refused for one in needed):
+  seconds = lambda *analyses: fastest(analyses, bound, each)
+  plain, one, block = seconds(*plan.plains), seconds(*plan.ones), seconds(plan.score[gamma + 1])
+  call = seconds(*placement.calls)
+  if None in (plain, one, block, call):
     return None
-  seconds = lambda piece: piece.seconds + each * sum(piece.collectives.values())
-  plain = seconds(plan.plain.step)
-  c = seconds(placement.call.whole) / plain
-  v = seconds(plan.score[gamma + 1].whole) / seconds(plan.score[1].whole)
-  theorem = float(speedup.walltime_factor(alpha, gamma, c, v))
-  whole = None
-  if decode is not None and not decode.refused:
-    whole = float(theory_tokens.expected_tokens(alpha, gamma)) * plain / seconds(decode.step)
-  return Prediction(c, v, theorem, whole)
+  c, v = call / plain, block / one
+  step = seconds(*(analysis for g, analysis in placement.decode.items() if g == gamma))
+  whole = None if step is None else float(theory_tokens.expected_tokens(alpha, gamma)) * plain / step
+  return Prediction(c, v, float(speedup.walltime_factor(alpha, gamma, c, v)), whole)
 
 
 class Choice(NamedTuple):
@@ -246,11 +262,11 @@ class Choice(NamedTuple):
   in_tile: int
 
 
-def best_gamma(plan: Plan, placement: Placement, alpha: float, each: float = 0.0) -> Choice:
+def best_gamma(plan: Plan, placement: Placement, alpha: float, bound: str = "schedule", each: float = 0.0) -> Choice:
   """The gamma with the largest `Prediction.theorem`; a longer one must gain one per cent on one within a tile."""
   factors = {0: 1.0}
   for count in plan.score:
-    found = predict(plan, placement, count - 1, alpha, each) if count > 1 else None
+    found = predict(plan, placement, count - 1, alpha, bound, each)
     if found is not None:
       factors[count - 1] = found.theorem
   short = max((g for g in factors if g + 1 <= SUBLANES), key=lambda g: factors[g])
@@ -260,15 +276,15 @@ def best_gamma(plan: Plan, placement: Placement, alpha: float, each: float = 0.0
   return Choice(best, factors[best], short)
 
 
-def break_even(plan: Plan, drafter: str) -> float | None:
+def break_even(plan: Plan, drafter: str, bound: str = "schedule") -> float | None:
   """Seconds a collective from which on a whole draft is better than a split one, by the bounds.
 
   Splitting shortens a call and adds collectives to it. None where the draft
   was not placed both ways or splitting shortens nothing.
   """
-  both = {p.split: p.call for p in plan.placements if p.drafter == drafter and not p.call.refused}
-  if len(both) < 2:
+  both = {p.split: p.calls for p in plan.placements if p.drafter == drafter}
+  if len(both) < 2 or any(calls[0].refused for calls in both.values()):
     return None
-  gain = both[False].whole.seconds - both[True].whole.seconds
-  more = sum(both[True].whole.collectives.values()) - sum(both[False].whole.collectives.values())
+  gain = fastest(both[False], bound) - fastest(both[True], bound)
+  more = sum(both[True][0].whole.collectives.values()) - sum(both[False][0].whole.collectives.values())
   return gain / more if gain > 0 and more > 0 else None

@@ -95,12 +95,12 @@ def traffic_table(plan: Plan) -> Table:
       rows.append([
           who, one.name, what, _mega(piece.hbm_read), _mega(piece.hbm_written), round(piece.flops / 1e9, 2),
           _collectives(piece), round(piece.sent / 1e3, 1), piece.operations, _mega(piece.copied),
-          _micro(piece.roofline), _micro(piece.schedule),
+          _micro(piece.roofline), _micro(piece.schedule), _micro(piece.serial),
       ])  # fmt: skip
   columns = [
       ("model", ""), ("program", ""), ("what", ""), ("HBM read MB", "compiled"), ("HBM written MB", "compiled"),
       ("GFLOP", "compiled"), ("collectives", "compiled"), ("sent kB", "compiled"), ("operations", "compiled"),
-      ("only copied MB", "compiled"), ("roofline µs", "modelled"), ("schedule µs", "modelled"),
+      ("weights copied MB", "compiled"), ("roofline µs", "modelled"), ("schedule µs", "modelled"), ("serial µs", "modelled"),
   ]  # fmt: skip
   return Table("What a chip moves", columns, rows, [_BOUNDS])
 
@@ -108,22 +108,19 @@ def traffic_table(plan: Plan) -> Table:
 def scoring_table(plan: Plan) -> Table:
   """The target's network on several tokens at once."""
   rows = []
-  for count, one in plan.score.items():
-    if one.whole is None:
-      rows.append([count, *[None] * 7])
+  base = {bound: plan_lib.fastest(plan.ones, bound) for bound in _TIMES}
+  for count, one in [*((1, one) for one in plan.ones), *plan.score.items()]:
+    piece = one.whole
+    if piece is None:
+      rows.append([one.name, *[None] * 9])
       continue
-    base = plan.score[1].whole
-    scheduled = one.whole.schedule and base.schedule and one.whole.schedule / base.schedule
-    rows.append([
-        count, _mega(plan.read_once[count]), _mega(one.whole.hbm), round(one.whole.hbm / plan.read_once[count], 4),
-        _micro(one.whole.roofline), _micro(one.whole.schedule), round(one.whole.roofline / base.roofline, 3),
-        scheduled and round(scheduled, 3),
-    ])  # fmt: skip
-  columns = [
-      ("tokens", ""), ("weights and caches once MB", "by hand"), ("HBM MB", "compiled"), ("ratio", "compiled"),
-      ("roofline µs", "modelled"), ("schedule µs", "modelled"), ("v, roofline", "modelled"), ("v, schedule", "modelled"),
-  ]  # fmt: skip
-  note = f"v is the time of so many tokens over the time of one. A tile has {plan_lib.SUBLANES} rows."
+    times = [piece.seconds(bound) for bound in _TIMES]
+    once = plan.read_once[count]
+    ratios = [round(seconds / base[bound], 3) for bound, seconds in zip(_TIMES, times)]
+    rows.append([one.name, _mega(once), _mega(piece.hbm), round(piece.hbm / once, 4), *map(_micro, times), *ratios])
+  columns = [("program", ""), ("weights and caches once MB", "by hand"), ("HBM MB", "compiled"), ("ratio", "compiled")]
+  columns += [(f"{bound} µs", "modelled") for bound in _TIMES] + [(f"v, {bound}", "modelled") for bound in _TIMES]
+  note = f"v is the time of so many tokens over that of one, the faster way. A tile has {plan_lib.SUBLANES} rows."
   return Table("Scoring several tokens at once", columns, rows, [note])
 
 
@@ -131,24 +128,23 @@ def draft_table(plan: Plan) -> Table:
   """Whole or split: what a draft's call costs."""
   rows = []
   for placement in plan.placements:
-    piece = placement.call.whole
-    if piece is None or plan.plain.step is None:
+    piece = placement.calls[0].whole
+    if piece is None:
       continue
-    both = plan_lib.break_even(plan, placement.drafter)
-    scheduled = piece.schedule and plan.plain.step.schedule and piece.schedule / plan.plain.step.schedule
+    times = [plan_lib.fastest(placement.calls, bound) for bound in _TIMES]
+    plain = [plan_lib.fastest(plan.plains, bound) for bound in _TIMES]
+    costs = [None if p is None else round(t / p, 4) for t, p in zip(times, plain)]
+    even = [plan_lib.break_even(plan, placement.drafter, bound) if placement.split else None for bound in plan_lib.BOUNDS]
     rows.append([
-        placement.drafter, _way(placement), _mega(piece.hbm), _collectives(piece), _micro(piece.roofline),
-        _micro(piece.schedule), round(piece.roofline / plan.plain.step.roofline, 4), scheduled and round(scheduled, 4),
-        _micro(both) if placement.split else None,
+        placement.drafter, _way(placement), _mega(piece.hbm), _collectives(piece), *map(_micro, times), *costs,
+        *map(_micro, even),
     ])  # fmt: skip
-  columns = [
-      ("draft", ""), ("placed", ""), ("HBM MB", "compiled"), ("collectives", "compiled"), ("roofline µs", "modelled"),
-      ("schedule µs", "modelled"), ("c, roofline", "modelled"), ("c, schedule", "modelled"),
-      ("better whole above, µs a collective", "modelled"),
-  ]  # fmt: skip
+  columns = [("draft", ""), ("placed", ""), ("HBM MB", "compiled"), ("collectives", "compiled")]
+  columns += [(f"{bound} µs", "modelled") for bound in _TIMES] + [(f"c, {bound}", "modelled") for bound in _TIMES]
+  columns += [(f"better whole above, µs a collective, {bound}", "modelled") for bound in plan_lib.BOUNDS]
   notes = [
       "A call is the draft's network on one token, its law and a draw; c is its time over that of a step of the plain "
-      "decoder. The last column is the time of one collective, which the bounds leave out, from which on a whole draft is "
+      "decoder. The last columns are the time of one collective, which the bounds leave out, from which on a whole draft is "
       "faster than a split one."
   ]
   return Table("Drafts", columns, rows, notes)
@@ -159,11 +155,11 @@ def case_table(plan: Plan, cases: Sequence[Case], each: float = 0.0) -> Table:
   rows = []
   for case in cases:
     for placement in _placements(plan, case.drafter):
-      found = plan_lib.predict(plan, placement, case.gamma, case.alpha, each)
-      values = [None] * 4 if found is None else [round(found.c, 3), round(found.v, 3), _factor(found.theorem), _factor(found.whole)]
+      found = [plan_lib.predict(plan, placement, case.gamma, case.alpha, bound, each) for bound in plan_lib.BOUNDS]
+      pairs = [[None if f is None else getattr(f, name) for f in found] for name in ("c", "v", "theorem", "whole")]
       rows.append([
           case.task, case.drafter, f"{case.temperature:g}", case.gamma, case.alpha, case.c, case.expected, case.measured,
-          _way(placement), *values,
+          _way(placement), _range(pairs[0], 3), _range(pairs[1], 3), _range(pairs[2], 2), _range(pairs[3], 2),
       ])  # fmt: skip
   published = "published" if any(case.measured is not None for case in cases) else "by hand"
   columns = [
@@ -173,7 +169,8 @@ def case_table(plan: Plan, cases: Sequence[Case], each: float = 0.0) -> Table:
   ]  # fmt: skip
   notes = [
       "`Theorem 3.8`: (1 - α^(γ+1)) / ((1 - α)(γ c + v)). `whole program`: the same tokens a step, times a step of the plain "
-      "decoder over a step of the speculative one, both as compiled, with law, acceptance and residual."
+      "decoder over a step of the speculative one, both as compiled, with law, acceptance and residual. The first number "
+      "is by the bound `schedule`, the second by `serial`."
   ]
   if each:
     notes.append(f"With {each * 1e6:g} µs added for each collective, by hand.")
@@ -184,20 +181,20 @@ def choice_table(plan: Plan, cases: Sequence[Case], each: float = 0.0) -> Table:
   """The best γ of those compiled, and the better placement."""
   rows = []
   for task, drafter, temperature, alpha in dict.fromkeys((c.task, c.drafter, c.temperature, c.alpha) for c in cases):
-    found = [(p, plan_lib.best_gamma(plan, p, alpha, each)) for p in _placements(plan, drafter)]
+    found = [(p, plan_lib.best_gamma(plan, p, alpha, "schedule", each)) for p in _placements(plan, drafter)]
     if not found:
       continue
     best = max(found, key=lambda pair: pair[1].factor)
     for placement, choice in found:
-      mark = "better" if placement is best[0] and len(found) > 1 else ""
+      mark = "better" if placement is best[0] and len(found) > 1 else None
       rows.append(
           [task, drafter, f"{temperature:g}", alpha, _way(placement), choice.gamma, _factor(choice.factor), choice.in_tile, mark]
       )
   columns = [
       ("task", ""), ("draft", ""), ("T", ""), ("α", "by hand"), ("placed", ""), ("best γ", "modelled"),
-      ("Theorem 3.8", "modelled"), (f"best γ with γ + 1 ≤ {plan_lib.SUBLANES}", "modelled"), ("placement", "modelled"),
+      ("Theorem 3.8", "modelled"), (f"best γ with γ + 1 ≤ {plan_lib.SUBLANES}", "modelled"), ("this way is", "modelled"),
   ]  # fmt: skip
-  gammas = ", ".join(str(count - 1) for count in plan.score if count > 1)
+  gammas = ", ".join(str(count - 1) for count in plan.score)
   return Table(
       "Best γ and placement", columns, rows, [f"Of γ = {gammas}. A γ beyond a tile must gain one per cent on one within it."]
   )
@@ -208,7 +205,7 @@ def latency_table(plan: Plan, cases: Sequence[Case], each: Sequence[float]) -> T
   rows = []
   for case in cases:
     for placement in _placements(plan, case.drafter):
-      found = [plan_lib.predict(plan, placement, case.gamma, case.alpha, one) for one in each]
+      found = [plan_lib.predict(plan, placement, case.gamma, case.alpha, "schedule", one) for one in each]
       values = [None if f is None else _factor(f.theorem if f.whole is None else f.whole) for f in found]
       rows.append([case.task, case.drafter, f"{case.temperature:g}", case.gamma, case.measured, _way(placement), *values])
   columns = [("task", ""), ("draft", ""), ("T", ""), ("γ", ""), ("measured", "published"), ("placed", "")]
@@ -265,10 +262,12 @@ def to_json(title: str, lead: Sequence[str], all_tables: Sequence[Table], plan: 
   return json.dumps(data, indent=1, ensure_ascii=False) + "\n"
 
 
+_TIMES = ("roofline", *plan_lib.BOUNDS)
 _BOUNDS = (
-    "Times are lower bounds: every byte at full speed, no chip waits for another, nothing is launched. `roofline`: all bytes "
-    "over the bandwidth, or all products over the peak. `schedule`: the sum over operations of the longer of their bytes "
-    "and the instructions in their final schedule. Loops inside a collective count once."
+    "Times take every byte at full speed; no chip waits for another, nothing is launched. `roofline`: all bytes over the "
+    "bandwidth, or all products over the peak. `schedule`: the sum over operations of the longer of their bytes and the "
+    "bundles of their final schedule, fetches ahead running beside them. `serial`: the same, fetches ahead in line. Loops "
+    "inside a collective count once."
 )
 _STYLE = (
     "body{font:15px/1.5 system-ui,sans-serif;max-width:80em;margin:2em auto;padding:0 1em}"
@@ -299,6 +298,14 @@ def _micro(seconds: float | None) -> float | None:
 
 def _factor(value: float | None) -> float | None:
   return None if value is None else round(value, 2)
+
+
+def _range(values: Sequence[float | None], digits: int) -> str | None:
+  """One number, or two where the bounds differ."""
+  if None in values:
+    return None
+  shown = [f"{value:.{digits}f}" for value in values]
+  return " … ".join(dict.fromkeys(shown))
 
 
 def _show(value: Any) -> str:

@@ -8,6 +8,7 @@ Dimensions: B batch, S encoder length, L buffer length, N tokens scored at once.
 
 from collections.abc import Callable, Sequence
 import dataclasses
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -110,7 +111,7 @@ def sized_model(module: T5, mesh: Mesh, workload: Workload, split: bool = True) 
   params = jax.eval_shape(lambda tree: flax_model.prepare(module, tree), stored)
   rules = mesh_lib.rules_for(module.config, mesh, split)
   params = chips.with_shardings(params, mesh_lib.parameter_shardings(params, mesh, rules))
-  model = mesh_lib.shard_model(flax_model.t5_model(module, workload.pieces), mesh, rules)
+  model = mesh_lib.shard_model(flax_model.t5_model(module), mesh, rules, workload.pieces)
   return SizedModel(module, model, params, rules, mesh)
 
 
@@ -189,7 +190,7 @@ class _Generate:
 
 def open_state(sized: SizedModel, workload: Workload, length: int) -> Any:
   """The state of a model after `init`, as shapes with shardings."""
-  model = flax_model.t5_model(sized.module, workload.pieces)
+  model = flax_model.t5_model(sized.module)
   state = jax.eval_shape(lambda params, prompt: model.init(params, prompt, length), sized.params, workload.prompt())
   return chips.with_shardings(state, mesh_lib.request_shardings(state, sized.mesh, workload.batch, sized.rules))
 
@@ -199,6 +200,14 @@ def bytes_on_a_chip(tree: Any) -> int:
   share = lambda leaf: jax.ShapeDtypeStruct(leaf.sharding.shard_shape(leaf.shape), leaf.dtype)
   leaves = [share(leaf) for leaf in jax.tree.leaves(tree)]
   return sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
+
+
+def weight_sizes(program: Program) -> frozenset[int]:
+  """Elements of each weight matrix of a program on a chip, and of the parts of stacked ones."""
+  params = next(a for a in program.arguments if isinstance(a, (flax_model.T5Params, Params)))
+  shapes = [leaf.sharding.shard_shape(leaf.shape) for leaf in jax.tree.leaves(params) if leaf.ndim > 1]
+  sizes = {math.prod(shape) for shape in shapes}
+  return frozenset(sizes | {math.prod(shape) // parts for shape in shapes if len(shape) == 3 for parts in shape if parts < 8})
 
 
 def read_once(sized: SizedModel, workload: Workload, count: int) -> int:

@@ -130,8 +130,8 @@ def state_specs(state: Any, rules: Rules, batch: int) -> Any:
 
   Example:
     >>> import numpy as np
-    >>> state_specs({"keys": [np.ones((2, 4, 8, 3))], "length": np.ones(2)}, SPLIT, 2)
-    {'keys': [PartitionSpec('data', 'model', None, None)], 'length': PartitionSpec('data',)}
+    >>> tuple(state_specs({"keys": np.ones((2, 4, 8, 3))}, SPLIT, 2)["keys"])
+    ('data', 'model', None, None)
   """
   one = lambda path, leaf: _spec(_state(_name(path), leaf, batch), rules)
   return jax.tree_util.tree_map_with_path(one, state)

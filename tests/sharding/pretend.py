@@ -87,7 +87,7 @@ class Placed:
 
   def __init__(self, module, variables_, mesh, split=True):
     self.rules = mesh_lib.rules_for(module.config, mesh, split)
-    self.model = mesh_lib.shard_model(flax_model.t5_model(module, PIECES), mesh, self.rules)
+    self.model = mesh_lib.shard_model(flax_model.t5_model(module), mesh, self.rules, PIECES)
     params = flax_model.prepare(module, variables_)
     self.params = jax.device_put(params, mesh_lib.parameter_shardings(params, mesh, self.rules))
 

@@ -99,8 +99,8 @@ def test_bytes_of_one_run_of_the_body():
 
 
 def test_what_is_only_copied_is_found():
-  assert hlo_cost.copies(hlo.parse(PROGRAM)) == {"copy.1": 4 * MATRIX}
-  assert hlo_cost.copies(hlo.parse(PROGRAM), "body") == {}
+  assert hlo_cost.copies(hlo.parse(PROGRAM)) == [("copy.1", 4 * 128 * 128, 4 * MATRIX)]
+  assert not hlo_cost.copies(hlo.parse(PROGRAM), "body")
 
 
 def test_an_open_loop_is_found_and_counts_once():
