@@ -100,6 +100,9 @@ def sampling(
       given = np.asarray(value, np.float64)
       if not np.all((given == np.floor(given)) & (given <= high)):
         raise ValueError(f"{name}: expected integers in [{low}, {high}], found {given.tolist()}.")
+    if dtype == jnp.float32 and not isinstance(value, jax.core.Tracer):  # Devices flush these to 0, which may be "off".
+      given, smallest = np.asarray(value, np.float64), float(np.finfo(np.float32).tiny)
+      value = np.where((given > 0) & (given < smallest), smallest, given)
     value = jnp.asarray(value, dtype)
     if not isinstance(value, jax.core.Tracer):
       bad = (value <= low if low_open else value < low) | (value > high) | ~jnp.isfinite(value)

@@ -250,3 +250,9 @@ def test_banned_has_a_flag_for_every_logit(banned):
   settings_ = transforms.sampling(1, banned=banned)
   with pytest.raises(ValueError, match="banned: expected 4 flags, one a logit, found"):
     transforms.process(jnp.zeros((1, 1, 4)), settings_, transforms.Prefix(jnp.zeros((1, 1), jnp.int32)), 1)
+
+
+def test_a_top_p_too_small_for_a_float_is_still_on():
+  settings = transforms.sampling(1, temperature=1.0, top_p=1e-42)
+  law = jax.jit(transforms.to_law)(jnp.log(jnp.array([[[0.5, 0.3, 0.2]]])), settings)
+  assert jnp.exp(law)[0, 0].tolist() == [1.0, 0.0, 0.0]
