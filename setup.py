@@ -15,6 +15,7 @@ INSTALL_REQUIRES = [
     "etils[epath]>=1.13,<2",
     "flax>=0.12.6,<0.13",
     "gin-config>=0.5,<0.6",
+    "importlib-resources>=6.4,<8",  # Imported by tensorflow-datasets when it prepares data; it does not ask for it.
     "jax>=0.10,<0.11",
     "jaxlib>=0.10,<0.11",
     "matplotlib>=3.10,<4",
