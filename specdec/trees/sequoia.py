@@ -194,12 +194,14 @@ def acceptance_by_rank(parents: Sequence[int], visited: ArrayLike, acceptance: A
     acceptance: the same, `Statistics.acceptance`.
 
   Returns:
-    float64 [K], 0 for a rank that was never tried.
+    float64 [K], 0 for a rank that was never tried. Where the noise of the
+    estimate takes the sum over 1 it is scaled back to 1.
   """
   ranks = static.ranks(parents)[1:]
   total = lambda x: np.bincount(ranks, weights=np.asarray(x, np.float64).reshape(-1, len(ranks)).sum(0))
   tries = total(visited)
-  return np.where(tries > 0, total(acceptance) / np.maximum(tries, 1), 0.0)
+  rates = np.where(tries > 0, total(acceptance) / np.maximum(tries, 1), 0.0)
+  return rates / max(1.0, rates.sum())
 
 
 def sequoia_growth(acceptance: ArrayLike, size: int, max_depth: int | None = None) -> Growth:

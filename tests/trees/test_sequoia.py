@@ -85,6 +85,8 @@ def test_acceptance_by_rank():
   visited = [[4, 4, 2, 0], [0, 0, 0, 0]]
   accepted = [[2.0, 1.0, 1.5, 0.0], [0.0, 0.0, 0.0, 0.0]]
   np.testing.assert_allclose(sequoia.acceptance_by_rank([-1, 0, 0, 1, 1], visited, accepted), [3.5 / 6, 0.25])
+  noisy = sequoia.acceptance_by_rank([-1, 0, 0], [[2, 2]], [[1.8, 0.6]])
+  np.testing.assert_allclose(noisy, [0.75, 0.25])
 
 
 @pytest.mark.parametrize("build,match", [
