@@ -5,14 +5,17 @@ import re
 
 import pytest
 
+from specdec.benchmark import timing
 from specdec.modes import decode
 from specdec.modes import trace
 from tests.modes import tiny as lib
 
+COSTS = timing.Costs(10e-3, 14e-3, 2e-3, 20e-3, 5e-3, 8e-3, 12e-3)
 SHAPE = dict(gamma=lib.GAMMA, input_lengths=lib.LENGTHS, max_new_tokens=lib.NEW_TOKENS)
 
 
-def test_pictures_show_the_decode(tiny, tmp_path, capsys):
+def test_pictures_show_the_decode(tiny, tmp_path, capsys, monkeypatch):
+  monkeypatch.setattr(timing, "measure_costs", lambda *_: COSTS)  # Tested in tests/benchmark, and slow to compile.
   source, page = str(tiny.folder / "sentences.txt"), tmp_path / "page.html"
   trace.trace(tiny.target, tiny.draft, source, str(page), sentences=3, colour=False, timeline_gammas=[lib.GAMMA, 0], **SHAPE)
   *drawn, timeline = capsys.readouterr().out.strip("\n").split("\n\n")
