@@ -6,7 +6,7 @@ copied. As in `drafters.model` the cache may lack the last accepted token, and
 every proposal begins by scoring two tokens.
 
 Dimensions: B batch, N drafted nodes, K candidates a node, W nodes scored a
-call, R rows of the tables (the root and every pending slot), V vocabulary.
+call, C calls, V vocabulary.
 """
 
 import dataclasses
@@ -40,10 +40,10 @@ class TreeDraftState(NamedTuple):
 
 
 class _Tables(NamedTuple):
-  """What the draft said, by rows: 0 the root, 1 + slot the pending nodes."""
+  """What the draft holds and said."""
 
-  node: Array  # [B, R], `NO_NODE` where none
-  log_q: Array  # [B, R, V]
+  node: Array  # [B, C W], the node in each pending slot, `NO_NODE` where none
+  log_q: Array  # [B, N, V], the law after each node that was scored; the last node is a leaf
 
 
 def siblings_noise(keys: Array, node: Array, shape: tuple[int, ...], gumbel: bool) -> Array:
@@ -129,12 +129,11 @@ def tree_drafter(
     tokens, chance = candidates(key, uniforms, root, law, context)
 
     put = lambda table, value, at: jax.lax.dynamic_update_slice_in_dim(table, value.astype(table.dtype), at, 1)
-    rows = 1 + growth.slots
     tree = jax.tree.map(lambda x: jnp.broadcast_to(x, (batch, *x.shape)), growth_lib.seed(growth))
     tree = tree._replace(candidates=put(tree.candidates, tokens, 0), chance=put(tree.chance, chance, 0))
     tables = _Tables(
-        node=put(jnp.full((batch, rows), NO_NODE, jnp.int32), root, 0),
-        log_q=put(jnp.zeros((batch, rows, law.log_p.shape[-1]), jnp.float32), law.log_p, 0),
+        node=jnp.full((batch, growth.slots), NO_NODE, jnp.int32),
+        log_q=put(jnp.zeros((batch, growth.size, law.log_p.shape[-1]), jnp.float32), law.log_p, 0),
     )
     first = jnp.where(jnp.arange(growth.width) == 0, 0, NO_NODE).astype(jnp.int32)
     tree, frontier = grow(tree, jnp.int32(0), jnp.broadcast_to(first, (batch, growth.width)))
@@ -142,17 +141,19 @@ def tree_drafter(
     def call(carry):
       index, model_state, tree, tables, frontier = carry
       at = 1 + index * growth.width
-      tables = tables._replace(node=put(tables.node, frontier, at))
-      block, columns = _window(tree, tables.node[:, 1:], frontier, fixed)
+      tables = tables._replace(node=put(tables.node, frontier, at - 1))
+      block, columns = _window(tree, tables.node, frontier, fixed)
       node = jnp.maximum(frontier, 0)
       tokens = jnp.take_along_axis(tree.tokens, node, axis=1)
       # The root is committed: for the draft the first uncommitted position is that of depth 1.
       below = dataclasses.replace(block, depth=block.depth - 1, columns=block.columns - 1)
       scores, model_state = model.score(params, model_state, tokens, below)
       law = transform(scores.logits, columns, block, context)
-      # The last node is a leaf in every tree; the clip is for it and for places without a node.
+      # The last node is a leaf; the clip is for places without a node.
       found, chance = candidates(key, uniforms, jnp.minimum(node, growth.size - 1), law, context)
-      tables = tables._replace(log_q=put(tables.log_q, law.log_p, at))
+      place = jnp.where(frontier == NO_NODE, growth.size, frontier)
+      log_q = jax.vmap(lambda table, node, value: table.at[node].set(value, mode="drop"))(tables.log_q, place, law.log_p)
+      tables = tables._replace(log_q=log_q)
       tree = tree._replace(candidates=put(tree.candidates, found, at), chance=put(tree.chance, chance, at))
       tree = jax.vmap(growth_lib.mark_scored, in_axes=(0, 0, None))(tree, frontier, index)
       tree, after = grow(tree, index + 1, frontier)
@@ -164,10 +165,8 @@ def tree_drafter(
     if growth.calls:
       carry = (jnp.int32(0), model_state, tree, tables, frontier)
       _, model_state, tree, tables, _ = jax.lax.while_loop(more, call, carry)
-    # Laws by node; those of unscored nodes, which have no children, are not read.
-    log_q = jnp.take_along_axis(tables.log_q, jnp.maximum(tree.row[:, :-1, None], 0), axis=1)
     block = topology.from_parent_arrays(tree.parents) if fixed is None else fixed
-    return Draft(tree.tokens[:, 1:], block, log_q), TreeDraftState(model_state, state.length + new, tree.row)
+    return Draft(tree.tokens[:, 1:], block, tables.log_q), TreeDraftState(model_state, state.length + new, tree.row)
 
   def observe(state: TreeDraftState, verdict: Verdict, committed: Array) -> TreeDraftState:
     row = jnp.take_along_axis(state.row, verdict.path, axis=1)
