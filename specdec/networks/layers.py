@@ -99,6 +99,12 @@ class Kernel:
       return cls(jnp.stack([kernel.T for kernel in kernels]), True)
     return cls(jnp.stack(kernels, axis=1), False)
 
+  def take_apart(self) -> list[Array]:
+    """The inverse of `lay_out`: Flax's kernels [in, out]."""
+    if self.out_first:
+      return [kernel.T for kernel in (self.array if self.array.ndim == 3 else self.array[None])]
+    return list(jnp.unstack(self.array, axis=1)) if self.array.ndim == 3 else [self.array]
+
   def __matmul__(self, y: Array) -> Array:
     """Columns y [in, m] -> columns [out, m] or [P, out, m], in the dtype of y."""
     weights = self.array.astype(y.dtype)

@@ -113,8 +113,8 @@ def take_apart(weights: DecoderWeights, config: T5Config) -> dict[str, Any]:
   """
 
   def kernels(kernel: Kernel | Array, *names):
-    joined = kernel if not isinstance(kernel, Kernel) else kernel.array.T if kernel.out_first else kernel.array
-    return {name: {"kernel": part} for name, part in zip(names, jnp.split(joined, len(names), axis=1))}
+    parts = kernel.take_apart() if isinstance(kernel, Kernel) else jnp.unstack(kernel, axis=1)
+    return {name: {"kernel": part} for name, part in zip(names, parts, strict=True)}
 
   gated = len(config.mlp_activations) > 1
   mlp_names = [f"wi_{i}" for i in range(len(config.mlp_activations))] if gated else ["wi"]
