@@ -56,18 +56,12 @@ def beams_of(name, beams, alpha=0.6, prompt=None):
     ("target", "beam1", 1, 0.6), ("draft", "beam4", 4, 0.6), ("tied", "beam4", 4, 0.6),
 ])  # fmt: skip
 def test_beams(name, key, beams, alpha):
+  """Where beam 1 differs from greedy decoding is in `test_beam_search`: on these four rows the two agree."""
   arrays = reference(name)
   prompt = arrays["prompt/decoder_input_tokens"] if key == "beam4_prompt" else None
   decodes, scores = beams_of(name, beams, alpha, prompt)
   np.testing.assert_array_equal(decodes, arrays[f"{key}/decodes"])
   np.testing.assert_allclose(scores, arrays[f"{key}/scores"], atol=5e-4)
-
-
-def test_beam_1_is_not_greedy():
-  """T5X's own beam 1 keeps an EOS that is second best, and so differs from its own greedy decoding."""
-  arrays = reference("target")
-  same = (arrays["beam1/decodes"][:, 0] == arrays["greedy_t0/decodes"]).all(axis=1)
-  assert not same.all() and same.any()
 
 
 @functools.partial(jax.jit, static_argnums=0)

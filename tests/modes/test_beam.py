@@ -77,7 +77,7 @@ def test_an_interrupted_run_goes_on(tiny, records, tmp_path):
 
 def test_evaluate_counts_it_beside_the_others(tiny, records, capsys):
   references = [r["prediction"] for r in records]
-  path = tiny.write("beam_references.txt", "\n".join(references))
+  path = tiny.write("beam_references.txt", "".join(line + "\n" for line in references))
   source = str(tiny.folder / "sentences.txt")
   found = evaluate.evaluate(tiny.target, source, path, beams=BEAMS, metric=metrics.rouge, **SHAPE)
   assert found["beam"] == pytest.approx(100) and found["beams"] == BEAMS and found["plain"] < 100
