@@ -3,7 +3,7 @@
 Dimensions: B batch, L text length, V vocabulary, M bins of draft probability.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import functools
 from typing import Any, NamedTuple
 
@@ -109,18 +109,15 @@ def free_model(vocab_size: int) -> LanguageModel:
   return LanguageModel(init, score, lambda state, path, count: state)
 
 
-def build_seconds(
-    growth: Growth, transform: Transform, prompt: Prompt, sampling: Any, vocab_size: int, calls: int = 16, repeats: int = 5
-) -> float:
-  """Seconds to build a tree once, the draft's own calls not counted: drawing, growing, masks, laws.
+_BUILDS = 16  # Proposals of one timed loop.
 
-  Times proposals whose draft is free, in one compiled loop.
-  """
+
+def build_loop(growth: Growth, transform: Transform, vocab_size: int) -> Callable[[Array, Prompt, Any], Array]:
+  """A jitted loop of proposals whose draft is free: drawing, growing, masks and laws are left. See `build_seconds`."""
   drafter = tree_drafter(free_model(vocab_size), growth, transform)
-  batch = prompt.prefix.shape[0]
 
-  @jax.jit
-  def loop(key, prompt, sampling):
+  def loop(key: Array, prompt: Prompt, sampling: Any) -> Array:
+    batch = prompt.prefix.shape[0]
     state = drafter.init(None, prompt, growth.size + 8)
     context = Context(jnp.zeros((batch, 8), jnp.int32), prompt.prefix_length, prompt.prefix_length, sampling)
 
@@ -132,10 +129,22 @@ def build_seconds(
       draft, after = drafter.propose(keys, None, state, start)
       return after._replace(length=state.length), draft.tokens + draft.topology.parents[..., 1:] % 2
 
-    return jax.lax.fori_loop(0, calls, body, (state, jnp.zeros((batch, growth.size), jnp.int32)))[1]
+    return jax.lax.fori_loop(0, _BUILDS, body, (state, jnp.zeros((batch, growth.size), jnp.int32)))[1]
 
+  return jax.jit(loop)
+
+
+def build_seconds(loop: Callable[[Array, Prompt, Any], Array], prompt: Prompt, sampling: Any, repeats: int = 5) -> float:
+  """Seconds to build a tree once, the draft's own calls not counted.
+
+  Args:
+    loop: from `build_loop`.
+    prompt: of the requests.
+    sampling: settings of each row.
+    repeats: timed loops; their median counts.
+  """
   times = timing.in_turns({"build": lambda: loop(jax.random.key(0), prompt, sampling)}, repeats)
-  return float(np.median(times["build"])) / calls
+  return float(np.median(times["build"])) / _BUILDS
 
 
 def ratio(numerators: Sequence[float], denominators: Sequence[float]) -> tuple[float, float]:

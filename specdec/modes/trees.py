@@ -1,6 +1,6 @@
 """`--mode=trees`: accepted tokens a step of every tree at equal budgets, and what they cost."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import json
 import os
 import sys
@@ -185,7 +185,7 @@ class _Run:
     self._target, self._draft, self._requests, self._shape, self._log = target, draft, requests, shape, log
     self._params = Params(target.params, draft.params)
     self._transform = recipes.sampling_transform()
-    self._steps: dict[Any, Step] = {}
+    self._made: dict[Any, Any] = {}  # Steps and timed loops: compiled once for all temperatures.
 
   def _decoder(self, step: Step, temperature: float) -> Decoder:
     return Decoder(step, self._params, dict(temperature=temperature), **self._shape._asdict())
@@ -198,16 +198,24 @@ class _Run:
       check_finite(result.stop[: len(group)])
       yield result, group, seconds, decoder.arguments(group)
 
-  def _tree(self, growth: Growth, method: str) -> Step:
-    """A step for each construction: those that do not depend on the temperature are compiled once."""
-    key = (method, growth.size, tuple(growth.topology.parents.tolist()) if growth.topology is not None else None)
-    if key not in self._steps:
-      rule = multi_round.with_replacement if growth.replacement else multi_round.without_replacement
+  def _once(self, key: Any, make: Callable[[], Any]) -> Any:
+    if key not in self._made:
+      self._made[key] = make()
+    return self._made[key]
+
+  def _tree(self, growth: Growth, method: str) -> tuple[Step, Any]:
+    """The step of a construction, and the loop that times its building."""
+    shape = tuple(growth.topology.parents.tolist()) if growth.topology is not None else None
+    rule = multi_round.with_replacement if growth.replacement else multi_round.without_replacement
+    target, draft = self._target.model, self._draft.model
+
+    def make():
+      loop = measure.build_loop(growth, self._transform, self._target.vocabulary.size)
       if method == "chain":
-        self._steps[key] = recipes.leviathan(self._target.model, self._draft.model, growth.size)
-      else:
-        self._steps[key] = recipes.tree(self._target.model, self._draft.model, growth, rule)
-    return self._steps[key]
+        return recipes.leviathan(target, draft, growth.size), loop
+      return recipes.tree(target, draft, growth, rule), loop
+
+    return self._once((method, growth.size, shape), make)
 
   def probe(self, temperature: float, children: int) -> None:
     """Acceptance by child rank, on a tree of one layer, and by draft probability, on the text that came out."""
@@ -215,7 +223,7 @@ class _Run:
       return
     growth = static.static_growth([-1] + [0] * children)
     visited, accepted, premise = [], [], None
-    for result, group, _, arguments in self._decode(self._tree(growth, "probe"), temperature):
+    for result, group, _, arguments in self._decode(self._tree(growth, "probe")[0], temperature):
       visited.append(result.statistics.visited[: len(group)])
       accepted.append(result.statistics.acceptance[: len(group)])
       lengths = np.where(np.arange(len(result.lengths)) < len(group), result.lengths, 0)
@@ -232,14 +240,15 @@ class _Run:
     """Decodes all sentences with one method."""
     totals: dict[str, list] = {"committed": [], "steps": [], "drafted": []}
     seconds = 0.0
-    for result, group, taken, arguments in self._decode(self._tree(growth, method), temperature):
+    step, build_loop = self._tree(growth, method)
+    for result, group, taken, arguments in self._decode(step, temperature):
       seconds += taken
       for name, values in totals.items():
         values += getattr(result.statistics, name)[: len(group)].tolist()
     mean, error = measure.ratio(totals["committed"], totals["steps"])
     steps, tokens = sum(totals["steps"]), sum(totals["committed"])
     _, _, _, prompt, sampling, *_ = arguments
-    build = measure.build_seconds(growth, self._transform, prompt, sampling, self._target.vocabulary.size)
+    build = measure.build_seconds(build_loop, prompt, sampling)
     step_seconds = seconds / steps * self._shape.batch_size
     self._log.add(
         "cell", temperature=temperature, size=size, method=method, tokens_per_step=mean, standard_error=error,
@@ -255,11 +264,12 @@ class _Run:
     if not measured or self._log.find("budget", temperature=temperature):
       return
     acceptance = self._log.find("rank", temperature=temperature)["acceptance"]
-    decoder = self._decoder(recipes.autoregressive(self._target.model), temperature)
+    decoder = self._decoder(self._once("plain", lambda: recipes.autoregressive(self._target.model)), temperature)
     _, _, params, prompt, sampling, *_ = decoder.arguments(self._requests[: self._shape.batch_size])
     blocks = [1, *(size + 1 for size in sizes)]
-    loops = {f"target{n}": (timing.call_loop(self._target.model, n, 8, self._transform), params.target) for n in blocks}
-    loops["draft"] = (timing.call_loop(self._draft.model, 8, 8, self._transform), params.draft)
+    loop = lambda model, n: timing.call_loop(model, n, 8, self._transform)
+    loops = {f"target{n}": (self._once(("call", n), lambda: loop(self._target.model, n)), params.target) for n in blocks}
+    loops["draft"] = (self._once("draft", lambda: loop(self._draft.model, 8)), params.draft)
     run = lambda f, own: lambda: f(own, prompt, sampling)
     seconds = timing.in_turns({name: run(*loop) for name, loop in loops.items()}, 5)
     median = {name: float(np.median(s)) / 8 for name, s in seconds.items()}

@@ -136,7 +136,7 @@ best_rho = jax.jit(k_seq_lib.best_rho)
 
 
 @pytest.mark.parametrize("name,vocab", [
-    ("greedy", 3), ("greedy", 4), ("threshold", 3), ("sequoia", 3), ("specinfer", 3), ("spectr", 3), ("shallow", 4),
+    ("greedy", 3), ("greedy", 4), ("threshold", 3), ("sequoia", 3), ("specinfer", 3), ("spectr", 3), ("shallow", 3),
 ])  # fmt: skip
 def test_law_of_a_step_is_the_target_s(name, vocab):
   growth, enumerate_trees, _, kind = case(name)
