@@ -24,7 +24,7 @@ from specdec.sharding import schedule
 from specdec.sharding.chips import Chip
 from specdec.sharding.programs import Program
 
-_FORMAT = 3  # Of stored analyses; raise it when what is counted changes.
+_FORMAT = 4  # Of stored analyses; raise it when what is counted changes.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,8 +80,9 @@ class Analysis:
     aliased: bytes of results that lie in the memory of donated arguments.
     temporaries: bytes.
     code: bytes.
-    whole: the program, loops without a known number of runs counted once.
-    step: one step of its decoding loop, None without one.
+    is_step: whether the pieces are one step of the program's decoding loop; else they are all of it.
+    greedy: for a batch that is all greedy; None where it was refused.
+    sampled: for one that is sampled without top-k and top-p.
   """
 
   name: str
@@ -91,8 +92,13 @@ class Analysis:
   aliased: int = 0
   temporaries: int = 0
   code: int = 0
-  whole: Piece | None = None
-  step: Piece | None = None
+  is_step: bool = False
+  greedy: Piece | None = None
+  sampled: Piece | None = None
+
+  def piece(self, temperature: float) -> Piece | None:
+    """What runs at a temperature."""
+    return self.sampled if temperature > 0 else self.greedy
 
   @property
   def memory(self) -> int:
@@ -106,7 +112,7 @@ class Analysis:
   @classmethod
   def from_data(cls, data: Mapping[str, Any]) -> "Analysis":
     """The inverse of `as_data`."""
-    pieces = {name: data[name] and Piece(**data[name]) for name in ("whole", "step")}
+    pieces = {name: data[name] and Piece(**data[name]) for name in ("greedy", "sampled")}
     return cls(**{**data, **pieces})
 
 
@@ -116,6 +122,7 @@ def piece(
     computation: str | None,
     bundles: Mapping[str, int] | None,
     weights: frozenset[int] = frozenset(),
+    branches: str = "dearest",
 ) -> Piece:
   """Counts and times a computation; None is the entry.
 
@@ -125,8 +132,9 @@ def piece(
     computation: its name.
     bundles: length of the schedule of each instruction, from `schedule.read`.
     weights: elements of each weight on a chip; only copies of such a size count.
+    branches: which of a conditional's run, see `hlo_cost.BRANCHES`.
   """
-  cost = hlo_cost.count(module, computation)
+  cost = hlo_cost.count(module, computation, branches=branches)
   bytes_seconds = lambda size: size / chip.hbm_bandwidth
   roofline = max(bytes_seconds(cost.hbm), cost.flops / chip.flops)
   scheduled = serial = None
@@ -136,7 +144,7 @@ def piece(
     serial = sum(own(one) for one in cost.each)
     scheduled = max(bytes_seconds(cost.hbm), sum(own(one) for one in cost.each if one.opcode not in ahead))
   collectives = {kind: round(number) for kind, number in sorted(cost.collectives.items())}
-  copied = sum(size for _, elements, size in hlo_cost.copies(module, computation) if elements in weights)
+  copied = sum(size for _, elements, size in hlo_cost.copies(module, computation, branches) if elements in weights)
   return Piece(
       cost.flops, cost.hbm_read, cost.hbm_written, collectives, cost.sent, round(cost.operations), copied,
       roofline, scheduled, serial,
@@ -200,8 +208,9 @@ def _compile(program: Program, lowered: Any, chip: Chip, with_schedule: bool, op
       aliased=memory.alias_size_in_bytes,
       temporaries=memory.temp_size_in_bytes,
       code=memory.generated_code_size_in_bytes,
-      whole=piece(module, chip, None, bundles, weights),
-      step=piece(module, chip, body, bundles, weights) if body else None,
+      is_step=body is not None,
+      greedy=piece(module, chip, body, bundles, weights, "greedy"),
+      sampled=piece(module, chip, body, bundles, weights, "sampled"),
   )
 
 

@@ -6,6 +6,7 @@ for it. Nothing runs: what comes back is the program, its memory and its text.
 
 from collections.abc import Mapping, Sequence
 import dataclasses
+import functools
 import importlib.util
 import os
 from typing import Any
@@ -84,6 +85,7 @@ def chip_of(topology: str) -> Chip:
   return CHIPS[name]
 
 
+@functools.cache  # Programs over the same slice must speak of the same devices.
 def slice_devices(topology: str) -> Sequence[Any]:
   """The devices of a slice, one a chip, to compile for.
 

@@ -9,7 +9,7 @@ array is as large as its tiles.
 Figures are of one chip. They are counted, not measured.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 import collections
 import dataclasses
 import re
@@ -77,7 +77,14 @@ class OperationCost:
   hbm: float
 
 
-def count(module: Module, computation: str | None = None, trips: Mapping[str, int] | None = None) -> Cost:
+# Which branches of conditionals run, by how deep they lie: the cheapest throughout, as for a batch that is all greedy;
+# the dearest of the outer ones, as for one that is sampled without masks; the dearest throughout.
+BRANCHES = {"greedy": lambda depth: min, "sampled": lambda depth: min if depth else max, "dearest": lambda depth: max}
+
+
+def count(
+    module: Module, computation: str | None = None, trips: Mapping[str, int] | None = None, branches: str = "dearest"
+) -> Cost:
   """Counts a program, or one computation of it.
 
   Args:
@@ -85,10 +92,11 @@ def count(module: Module, computation: str | None = None, trips: Mapping[str, in
     computation: None is the whole program; `open_loop` names the body of the
       decoding loop.
     trips: how often loops run whose number the program does not say, by name;
-      others of them count once. Of the branches of a conditional the one that
-      moves most counts.
+      others of them count once.
+    branches: which of them count, a name of `BRANCHES`; the bytes that they move
+      say which is cheap.
   """
-  return _Counter(module, trips or {}).computation(computation or module.entry, 1.0)
+  return _Counter(module, trips or {}, BRANCHES[branches]).computation(computation or module.entry, 1.0, 0)
 
 
 def open_loop(module: Module) -> str | None:
@@ -121,7 +129,7 @@ def trip_count(module: Module, loop: Instruction) -> int | None:
   return int(bounds[0].argument) if counted and bounds and re.fullmatch(r"\d+", bounds[0].argument) else None
 
 
-def copies(module: Module, computation: str | None = None) -> list[tuple[str, int, float]]:
+def copies(module: Module, computation: str | None = None, branches: str = "dearest") -> list[tuple[str, int, float]]:
   """Instructions that only copy or transpose; weights that are laid out anew in every step would be among them.
 
   Fetching into on-chip memory is not copying.
@@ -129,13 +137,14 @@ def copies(module: Module, computation: str | None = None) -> list[tuple[str, in
   Args:
     module: from `hlo.parse`.
     computation: None is the whole program.
+    branches: as for `count`.
 
   Returns:
     Of each: its name, the elements of its result, and the bytes that its runs write.
   """
   found = []
   owner = {name: c for c in module.computations.values() for name in c}
-  for one in count(module, computation).each:
+  for one in count(module, computation, branches=branches).each:
     instruction = owner[one.name][one.name]
     only_moves = instruction.opcode in ("copy", "transpose")
     results = _results(instruction)
@@ -154,29 +163,32 @@ def copies(module: Module, computation: str | None = None) -> list[tuple[str, in
 class _Counter:
   """Walks the computations of one module."""
 
-  def __init__(self, module: Module, trips: Mapping[str, int]):
+  def __init__(self, module: Module, trips: Mapping[str, int], choose: Callable[[int], Callable[..., Cost]]):
     self.module = module
     self.trips = trips
+    self.choose = choose
 
-  def computation(self, name: str, times: float) -> Cost:
+  def computation(self, name: str, times: float, depth: int) -> Cost:
+    """The sum over a computation that stands in `depth` conditionals."""
     total = Cost()
     computation = self.module.computations[name]
     for instruction in computation.values():
-      total.add(self.instruction(computation, instruction, times))
+      total.add(self.instruction(computation, instruction, times, depth))
     return total
 
-  def instruction(self, computation: Computation, instruction: Instruction, times: float) -> Cost:
+  def instruction(self, computation: Computation, instruction: Instruction, times: float, depth: int) -> Cost:
     opcode = instruction.opcode
     if opcode == "while":
       trips = trip_count(self.module, instruction)
       often = self.trips.get(instruction.name, 1) if trips is None else trips
-      cost = self.computation(instruction.attribute("body"), times * often)
+      cost = self.computation(instruction.attribute("body"), times * often, depth)
       cost.loops[instruction.name] = trips
       return cost
     if opcode == "conditional":
-      return max((self.computation(name, times) for name in instruction.called), key=lambda cost: cost.hbm)
+      found = [self.computation(name, times, depth + 1) for name in instruction.called]
+      return self.choose(depth)(found, key=lambda cost: (cost.hbm, cost.operations))
     if opcode == "call":
-      return self.computation(instruction.attribute("to_apply"), times)
+      return self.computation(instruction.attribute("to_apply"), times, depth)
     if opcode in _FREE or opcode.endswith("-done") or _FREE_CALLS.search(instruction.attributes):
       return Cost()
     read, written = self.moved(computation, instruction)

@@ -218,26 +218,26 @@ def compile_plan(
   )
 
 
-def fastest(analyses: Sequence[Analysis], bound: str, each: float = 0.0) -> float | None:
-  """Seconds of a step of the fastest of them (of the whole where there is no loop); None where none fits."""
-  pieces = [one.step or one.whole for one in analyses if not one.refused]
+def fastest(analyses: Sequence[Analysis], temperature: float, bound: str, each: float = 0.0) -> float | None:
+  """Seconds of the fastest of them, or of a step of its loop; None where none fits."""
+  pieces = [one.piece(temperature) for one in analyses if not one.refused]
   return min((piece.seconds(bound) + each * sum(piece.collectives.values()) for piece in pieces), default=None)
 
 
 def predict(
-    plan: Plan, placement: Placement, gamma: int, alpha: float, bound: str = "schedule", each: float = 0.0
+    plan: Plan, placement: Placement, case: Case, bound: str = "schedule", each: float = 0.0
 ) -> Prediction | None:
   """The speed-up of one draft; None where a program does not fit.
 
   Args:
     plan: from `compile_plan`.
     placement: of the draft.
-    gamma: tokens drafted a step; scored programs must be there for it.
-    alpha: acceptance.
+    case: its temperature, gamma and alpha are read; scored programs must be there for that gamma.
     bound: of time, see `analysis.Piece.seconds`.
     each: seconds added for every collective, by hand; the model has none.
   """
-  seconds = lambda *analyses: fastest(analyses, bound, each)
+  gamma, alpha = case.gamma, case.alpha
+  seconds = lambda *analyses: fastest(analyses, case.temperature, bound, each)
   plain, one, block = seconds(*plan.plains), seconds(*plan.ones), seconds(plan.score[gamma + 1])
   call = seconds(*placement.calls)
   if None in (plain, one, block, call):
@@ -262,11 +262,11 @@ class Choice(NamedTuple):
   in_tile: int
 
 
-def best_gamma(plan: Plan, placement: Placement, alpha: float, bound: str = "schedule", each: float = 0.0) -> Choice:
-  """The gamma with the largest `Prediction.theorem`; a longer one must gain one per cent on one within a tile."""
+def best_gamma(plan: Plan, placement: Placement, case: Case, bound: str = "schedule", each: float = 0.0) -> Choice:
+  """For a case's alpha and temperature, the gamma with the largest `Prediction.theorem`; a longer one must gain one per cent on one within a tile."""
   factors = {0: 1.0}
   for count in plan.score:
-    found = predict(plan, placement, count - 1, alpha, bound, each)
+    found = predict(plan, placement, case._replace(gamma=count - 1), bound, each)
     if found is not None:
       factors[count - 1] = found.theorem
   short = max((g for g in factors if g + 1 <= SUBLANES), key=lambda g: factors[g])
@@ -276,7 +276,7 @@ def best_gamma(plan: Plan, placement: Placement, alpha: float, bound: str = "sch
   return Choice(best, factors[best], short)
 
 
-def break_even(plan: Plan, drafter: str, bound: str = "schedule") -> float | None:
+def break_even(plan: Plan, drafter: str, temperature: float, bound: str = "schedule") -> float | None:
   """Seconds a collective from which on a whole draft is better than a split one, by the bounds.
 
   Splitting shortens a call and adds collectives to it. None where the draft
@@ -285,6 +285,7 @@ def break_even(plan: Plan, drafter: str, bound: str = "schedule") -> float | Non
   both = {p.split: p.calls for p in plan.placements if p.drafter == drafter}
   if len(both) < 2 or any(calls[0].refused for calls in both.values()):
     return None
-  gain = fastest(both[False], bound) - fastest(both[True], bound)
-  more = sum(both[True][0].whole.collectives.values()) - sum(both[False][0].whole.collectives.values())
+  gain = fastest(both[False], temperature, bound) - fastest(both[True], temperature, bound)
+  sent = lambda split: sum(both[split][0].piece(temperature).collectives.values())
+  more = sent(True) - sent(False)
   return gain / more if gain > 0 and more > 0 else None

@@ -90,33 +90,34 @@ def traffic_table(plan: Plan) -> Table:
   """What each program, or one step of its loop, moves and sends."""
   rows = []
   for who, one in plan.analyses():
-    piece, what = (one.step, "a step of it") if one.step else (one.whole, "all of it")
-    if piece is not None:
+    for piece, kind in ((one.greedy, "greedy"), (one.sampled, "sampled")):
+      if piece is None or (kind == "sampled" and piece == one.greedy):
+        continue
       rows.append([
-          who, one.name, what, _mega(piece.hbm_read), _mega(piece.hbm_written), round(piece.flops / 1e9, 2),
-          _collectives(piece), round(piece.sent / 1e3, 1), piece.operations, _mega(piece.copied),
-          _micro(piece.roofline), _micro(piece.schedule), _micro(piece.serial),
+          who, one.name, "a step" if one.is_step else "all", kind if one.greedy != one.sampled else "either",
+          _mega(piece.hbm_read), _mega(piece.hbm_written), round(piece.flops / 1e9, 2), _collectives(piece),
+          round(piece.sent / 1e3, 1), piece.operations, _mega(piece.copied), *map(_micro, _times(piece)),
       ])  # fmt: skip
   columns = [
-      ("model", ""), ("program", ""), ("what", ""), ("HBM read MB", "compiled"), ("HBM written MB", "compiled"),
-      ("GFLOP", "compiled"), ("collectives", "compiled"), ("sent kB", "compiled"), ("operations", "compiled"),
-      ("weights copied MB", "compiled"), ("roofline µs", "modelled"), ("schedule µs", "modelled"), ("serial µs", "modelled"),
+      ("model", ""), ("program", ""), ("what of it", ""), ("rows are", ""), ("HBM read MB", "compiled"),
+      ("HBM written MB", "compiled"), ("GFLOP", "compiled"), ("collectives", "compiled"), ("sent kB", "compiled"),
+      ("operations", "compiled"), ("weights copied MB", "compiled"),
   ]  # fmt: skip
+  columns += [(f"{bound} µs", "modelled") for bound in _TIMES]
   return Table("What a chip moves", columns, rows, [_BOUNDS])
 
 
 def scoring_table(plan: Plan) -> Table:
   """The target's network on several tokens at once."""
   rows = []
-  base = {bound: plan_lib.fastest(plan.ones, bound) for bound in _TIMES}
+  base = [plan_lib.fastest(plan.ones, 0.0, bound) for bound in _TIMES]
   for count, one in [*((1, one) for one in plan.ones), *plan.score.items()]:
-    piece = one.whole
+    piece = one.greedy
     if piece is None:
       rows.append([one.name, *[None] * 9])
       continue
-    times = [piece.seconds(bound) for bound in _TIMES]
-    once = plan.read_once[count]
-    ratios = [round(seconds / base[bound], 3) for bound, seconds in zip(_TIMES, times)]
+    times, once = _times(piece), plan.read_once[count]
+    ratios = [None if b is None else round(seconds / b, 3) for seconds, b in zip(times, base)]
     rows.append([one.name, _mega(once), _mega(piece.hbm), round(piece.hbm / once, 4), *map(_micro, times), *ratios])
   columns = [("program", ""), ("weights and caches once MB", "by hand"), ("HBM MB", "compiled"), ("ratio", "compiled")]
   columns += [(f"{bound} µs", "modelled") for bound in _TIMES] + [(f"v, {bound}", "modelled") for bound in _TIMES]
@@ -128,18 +129,20 @@ def draft_table(plan: Plan) -> Table:
   """Whole or split: what a draft's call costs."""
   rows = []
   for placement in plan.placements:
-    piece = placement.calls[0].whole
-    if piece is None:
-      continue
-    times = [plan_lib.fastest(placement.calls, bound) for bound in _TIMES]
-    plain = [plan_lib.fastest(plan.plains, bound) for bound in _TIMES]
-    costs = [None if p is None else round(t / p, 4) for t, p in zip(times, plain)]
-    even = [plan_lib.break_even(plan, placement.drafter, bound) if placement.split else None for bound in plan_lib.BOUNDS]
-    rows.append([
-        placement.drafter, _way(placement), _mega(piece.hbm), _collectives(piece), *map(_micro, times), *costs,
-        *map(_micro, even),
-    ])  # fmt: skip
-  columns = [("draft", ""), ("placed", ""), ("HBM MB", "compiled"), ("collectives", "compiled")]
+    for temperature in (0.0, 1.0):
+      piece = placement.calls[0].piece(temperature)
+      if piece is None:
+        continue
+      times = [plan_lib.fastest(placement.calls, temperature, bound) for bound in _TIMES]
+      plain = [plan_lib.fastest(plan.plains, temperature, bound) for bound in _TIMES]
+      costs = [None if p is None else round(t / p, 4) for t, p in zip(times, plain)]
+      even = [plan_lib.break_even(plan, placement.drafter, temperature, bound) for bound in plan_lib.BOUNDS]
+      even = even if placement.split else [None] * len(even)
+      rows.append([
+          placement.drafter, _way(placement), "greedy" if temperature == 0 else "sampled", _mega(piece.hbm),
+          _collectives(piece), *map(_micro, times), *costs, *map(_micro, even),
+      ])  # fmt: skip
+  columns = [("draft", ""), ("placed", ""), ("rows are", ""), ("HBM MB", "compiled"), ("collectives", "compiled")]
   columns += [(f"{bound} µs", "modelled") for bound in _TIMES] + [(f"c, {bound}", "modelled") for bound in _TIMES]
   columns += [(f"better whole above, µs a collective, {bound}", "modelled") for bound in plan_lib.BOUNDS]
   notes = [
@@ -155,7 +158,7 @@ def case_table(plan: Plan, cases: Sequence[Case], each: float = 0.0) -> Table:
   rows = []
   for case in cases:
     for placement in _placements(plan, case.drafter):
-      found = [plan_lib.predict(plan, placement, case.gamma, case.alpha, bound, each) for bound in plan_lib.BOUNDS]
+      found = [plan_lib.predict(plan, placement, case, bound, each) for bound in plan_lib.BOUNDS]
       pairs = [[None if f is None else getattr(f, name) for f in found] for name in ("c", "v", "theorem", "whole")]
       rows.append([
           case.task, case.drafter, f"{case.temperature:g}", case.gamma, case.alpha, case.c, case.expected, case.measured,
@@ -180,16 +183,17 @@ def case_table(plan: Plan, cases: Sequence[Case], each: float = 0.0) -> Table:
 def choice_table(plan: Plan, cases: Sequence[Case], each: float = 0.0) -> Table:
   """The best γ of those compiled, and the better placement."""
   rows = []
-  for task, drafter, temperature, alpha in dict.fromkeys((c.task, c.drafter, c.temperature, c.alpha) for c in cases):
-    found = [(p, plan_lib.best_gamma(plan, p, alpha, "schedule", each)) for p in _placements(plan, drafter)]
+  for case in {(c.task, c.drafter, c.temperature, c.alpha): c for c in cases}.values():
+    found = [(p, plan_lib.best_gamma(plan, p, case, "schedule", each)) for p in _placements(plan, case.drafter)]
     if not found:
       continue
     best = max(found, key=lambda pair: pair[1].factor)
     for placement, choice in found:
       mark = "better" if placement is best[0] and len(found) > 1 else None
-      rows.append(
-          [task, drafter, f"{temperature:g}", alpha, _way(placement), choice.gamma, _factor(choice.factor), choice.in_tile, mark]
-      )
+      rows.append([
+          case.task, case.drafter, f"{case.temperature:g}", case.alpha, _way(placement), choice.gamma,
+          _factor(choice.factor), choice.in_tile, mark,
+      ])  # fmt: skip
   columns = [
       ("task", ""), ("draft", ""), ("T", ""), ("α", "by hand"), ("placed", ""), ("best γ", "modelled"),
       ("Theorem 3.8", "modelled"), (f"best γ with γ + 1 ≤ {plan_lib.SUBLANES}", "modelled"), ("this way is", "modelled"),
@@ -205,7 +209,7 @@ def latency_table(plan: Plan, cases: Sequence[Case], each: Sequence[float]) -> T
   rows = []
   for case in cases:
     for placement in _placements(plan, case.drafter):
-      found = [plan_lib.predict(plan, placement, case.gamma, case.alpha, "schedule", one) for one in each]
+      found = [plan_lib.predict(plan, placement, case, "schedule", one) for one in each]
       values = [None if f is None else _factor(f.theorem if f.whole is None else f.whole) for f in found]
       rows.append([case.task, case.drafter, f"{case.temperature:g}", case.gamma, case.measured, _way(placement), *values])
   columns = [("task", ""), ("draft", ""), ("T", ""), ("γ", ""), ("measured", "published"), ("placed", "")]
@@ -286,6 +290,10 @@ def _way(placement: Placement) -> str:
 
 def _collectives(piece: Piece) -> str:
   return ", ".join(f"{number} {kind}" for kind, number in piece.collectives.items()) or "none"
+
+
+def _times(piece: Piece) -> list[float]:
+  return [piece.seconds(bound) for bound in _TIMES]
 
 
 def _mega(size: float) -> float:

@@ -64,8 +64,8 @@ def test_a_tiny_plan(tmp_path):
   data = json.loads((tmp_path / "plan.json").read_text())
   programs = {(one["model"], one["name"]): one for one in data["programs"]}
   loop = programs["tiny, whole", "decode speculatively, gamma 2"]
-  assert loop["step"]["collectives"] == {"all-gather": 1, "all-reduce": 1 + 3}
-  assert programs["tiny, whole", "draft a token"]["whole"]["collectives"] == {}
+  assert loop["sampled"]["collectives"] == {"all-gather": 1, "all-reduce": 1 + 3}
+  assert programs["tiny, whole", "draft a token"]["sampled"]["collectives"] == {}
   (speed,) = [table for table in tables if table.title == "Speed-ups"]
   heads = [heading for heading, _ in speed.columns]
   (row,) = [dict(zip(heads, row)) for row in speed.rows]

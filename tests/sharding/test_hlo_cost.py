@@ -111,7 +111,7 @@ def test_an_open_loop_is_found_and_counts_once():
   assert hlo_cost.count(module, trips={"while.1": 5}).collectives == {"all-reduce": 5}
 
 
-def test_the_dearest_branch_counts():
+def test_one_branch_counts():
   branches = PROGRAM.replace(
       "  %copy.1 = f32[4,128,128]{1,2,0:T(8,128)} copy(%weights)",
       "  %which = s32[]{:T(128)} constant(1)\n"
@@ -123,8 +123,9 @@ def test_the_dearest_branch_counts():
       "%dear (r: f32[64,128]) -> f32[64,128] {\n  %r = f32[64,128]{1,0:T(8,128)} parameter(0)\n"
       "  ROOT %n = f32[64,128]{1,0:T(8,128)} negate(%r)\n}\n\nENTRY",
   )
-  by_name = {one.name: one for one in hlo_cost.count(hlo.parse(branches)).each}
-  assert by_name["n"].hbm == 2 * 64 * 128 * 4
+  names = lambda kind: {one.name: one for one in hlo_cost.count(hlo.parse(branches), branches=kind).each}
+  assert names("dearest")["n"].hbm == names("sampled")["n"].hbm == 2 * 64 * 128 * 4
+  assert "n" not in names("greedy")
 
 
 def test_a_real_program_of_this_machine():

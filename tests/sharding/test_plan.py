@@ -27,13 +27,19 @@ def piece(seconds, serial=None, reduces=0, hbm=1e6):
   return Piece(1e9, hbm, 0.0, collectives, 4096.0, 10, 0.0, seconds, seconds, serial or seconds)
 
 
-def analysed(name, seconds, step=None, reduces=0, **sizes):
-  whole = piece(seconds, reduces=reduces)
-  return Analysis(name, arguments=3_000_000_000, aliased=10, results=12, whole=whole, step=step and piece(step, 2 * step), **sizes)
+def analysed(name, seconds, reduces=0, serial=None, sampled=1.0, **sizes):
+  """A program of so many seconds; sampling takes `sampled` times as long."""
+  greedy, other = (piece(seconds * f, serial and serial * f, reduces) for f in (1.0, sampled))
+  return Analysis(name, arguments=3_000_000_000, aliased=10, results=12, greedy=greedy, sampled=other, **sizes)
+
+
+def step(name, seconds, sampled=1.0):
+  """Of a loop; in line it takes twice as long."""
+  return dataclasses.replace(analysed(name, seconds, serial=2 * seconds, sampled=sampled), is_step=True)
 
 
 def placement(split, call, decode=None, reduces=0):
-  decode = {7: analysed("decode speculatively, gamma 7", 1.0, step=decode)} if decode else {}
+  decode = {7: step("decode speculatively, gamma 7", decode, sampled=3.0)} if decode else {}
   calls = (analysed("draft a token", call, reduces=reduces), analysed("draft a token, as products", 2 * call, reduces=reduces))
   return Placement("small", split, analysed("encode", 0.1), calls, decode, 100, 10)
 
@@ -42,46 +48,48 @@ def made_up(*placements, scores=((2, 1.0), (8, 1.1), (9, 1.5))):
   return Plan(
       "v4:2x2x1", 4, Workload(), analysed("encode", 0.1), (analysed("score 1", 2.0), analysed("score 1, as products", 1.0)),
       {count: analysed(f"score {count}", seconds) for count, seconds in scores},
-      (analysed("decode", 5.0, step=1.6), analysed("decode, as products", 5.0, step=1.0)),
+      (step("decode", 1.6), step("decode, as products", 1.0)),
       {1: 900_000, **{count: 900_000 for count, _ in scores}}, 2000, 20, tuple(placements),
   )  # fmt: skip
 
 
 def test_a_prediction_is_the_papers_theorem_with_the_fastest_baseline():
   plan = made_up(placement(False, 0.05, decode=1.5))
-  found = plan_lib.predict(plan, plan.placements[0], 7, 0.75)
+  found = plan_lib.predict(plan, plan.placements[0], CASE)
   assert found.c == pytest.approx(0.05) and found.v == pytest.approx(1.1)
   assert found.theorem == pytest.approx(speedup.walltime_factor(0.75, 7, 0.05, 1.1))
   assert found.whole == pytest.approx(tokens.expected_tokens(0.75, 7) / 1.5)
-  serial = plan_lib.predict(plan, plan.placements[0], 7, 0.75, "serial")
+  serial = plan_lib.predict(plan, plan.placements[0], CASE, "serial")
   assert serial.whole == pytest.approx(tokens.expected_tokens(0.75, 7) * 2.0 / 3.0)  # Both steps twice as long.
+  sampled = plan_lib.predict(plan, plan.placements[0], CASE._replace(temperature=1.0))
+  assert sampled.whole == pytest.approx(found.whole / 3.0) and sampled.theorem == found.theorem
 
 
 def test_collectives_cost_what_the_reader_assumes():
   split, whole = placement(True, 0.02, reduces=9), placement(False, 0.05)
   plan = made_up(split, whole)
-  even = plan_lib.break_even(plan, "small")
+  even = plan_lib.break_even(plan, "small", 0.0)
   assert even == pytest.approx((0.05 - 0.02) / 9)
   for each, better in ((0.5 * even, split), (2 * even, whole)):
-    factor = lambda p, each=each: plan_lib.predict(plan, p, 7, 0.75, each=each).theorem
+    factor = lambda p, each=each: plan_lib.predict(plan, p, CASE, each=each).theorem
     assert max(plan.placements, key=factor) is better
-  assert plan_lib.break_even(made_up(whole), "small") is None
+  assert plan_lib.break_even(made_up(whole), "small", 0.0) is None
 
 
 def test_the_best_gamma_stays_within_a_tile_unless_it_must_not():
   draft = placement(False, 0.01)
-  best = plan_lib.best_gamma(made_up(draft), draft, 0.9)
+  best = plan_lib.best_gamma(made_up(draft), draft, CASE._replace(alpha=0.9))
   assert best.gamma == 7 and best.in_tile == 7
-  free = plan_lib.best_gamma(made_up(draft, scores=((2, 1.0), (8, 1.1), (9, 1.1))), draft, 0.95)
+  free = plan_lib.best_gamma(made_up(draft, scores=((2, 1.0), (8, 1.1), (9, 1.1))), draft, CASE._replace(alpha=0.95))
   assert free.gamma == 8 and free.in_tile == 7  # One more token for nothing.
-  assert plan_lib.best_gamma(made_up(draft), draft, 0.0) == (0, 1.0, 0)
+  assert plan_lib.best_gamma(made_up(draft), draft, CASE._replace(alpha=0.0)) == (0, 1.0, 0)
 
 
 def test_what_does_not_fit_is_said():
   refused = Analysis("draft a token", refused="exceeds available HBM")
   plan = made_up(dataclasses.replace(placement(False, 0.05), calls=(refused, refused)))
   assert [who for who, _ in plan.refused()] == ["small, whole", "small, whole"]
-  assert plan_lib.predict(plan, plan.placements[0], 7, 0.75) is None
+  assert plan_lib.predict(plan, plan.placements[0], CASE) is None
   page = plan_report.to_markdown("t", [], plan_report.tables(plan, [CASE]))
   assert "refused: exceeds available HBM" in page
   big = made_up(placement(False, 0.05))
@@ -112,7 +120,7 @@ def test_cases_stand_beside_the_published_numbers(tables):
   rows = [dict(zip(heads, row)) for row in table.rows]
   assert [row["placed"] for row in rows] == ["whole", "split"]
   assert {(row["expected"], row["measured"], row["α"]) for row in rows} == {(3.2, 3.4, 0.75)}
-  both = [plan_lib.predict(plan, plan.placements[0], 7, 0.75, bound) for bound in plan_lib.BOUNDS]
+  both = [plan_lib.predict(plan, plan.placements[0], CASE, bound) for bound in plan_lib.BOUNDS]
   assert rows[0]["Theorem 3.8"] == " … ".join(dict.fromkeys(f"{f.theorem:.2f}" for f in both))
 
 
@@ -161,7 +169,7 @@ def test_analyses_are_kept_by_content(tmp_path, monkeypatch):
 
   def compile_(program, *rest):
     compiled.append(program.name)
-    return analysed(program.name, 1.0, step=2.0)
+    return step(program.name, 2.0)
 
   monkeypatch.setattr(analysis, "_compile", compile_)
   monkeypatch.setattr(analysis.metadata, "version", lambda name: "0")

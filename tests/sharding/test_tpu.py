@@ -39,7 +39,7 @@ def compiled(program, topology=HOST):
 def assert_scoring_is_lean(sized, layers, count=GAMMA + 1):
   """The bounds of a scoring program: what it sends, what it copies, what it reads."""
   found = compiled(programs.score(sized, WORK, count))
-  piece = found.whole
+  piece = found.sampled
   assert piece.collectives == {"all-gather": 1, "all-reduce": 1 + 3 * layers}
   caches = sum(
       programs.bytes_on_a_chip(part) for part in (lambda c: (c.keys, c.values))(
@@ -58,28 +58,28 @@ def test_scoring_eight_tokens_reads_weights_and_caches_once():
   eight = assert_scoring_is_lean(sized, 2)
   assert eight.temporaries < 8e6
   one = compiled(programs.score(sized, WORK, 1))
-  assert eight.whole.roofline < 1.05 * one.whole.roofline  # v, by the bound.
+  assert eight.sampled.roofline < 1.05 * one.sampled.roofline  # v, by the bound.
 
 
 def test_the_speculative_loop_compiles_for_a_host():
   found = compiled(programs.decode(on_host(SHALLOW), on_host(SHALLOW_DRAFT, split=False), GAMMA, WORK))
-  assert found.step.collectives == {"all-gather": 1, "all-reduce": 1 + 3 * 2}
-  assert found.step.copied == 0
+  assert found.sampled.collectives == {"all-gather": 1, "all-reduce": 1 + 3 * 2}
+  assert found.sampled.copied == 0
   assert found.temporaries < 0.1 * found.arguments
 
 
 def test_a_draft_is_whole_or_split():
   whole, split = (compiled(programs.draw_token(on_host(SHALLOW_DRAFT, way), WORK)) for way in (False, True))
-  assert whole.whole.collectives == {}
-  assert split.whole.collectives == {"all-gather": 1, "all-reduce": 1 + 1}  # Its 6 heads stay whole: only the mlp sums.
-  assert split.whole.hbm < whole.whole.hbm
+  assert whole.sampled.collectives == {}
+  assert split.sampled.collectives == {"all-gather": 1, "all-reduce": 1 + 1}  # Its 6 heads stay whole: only the mlp sums.
+  assert split.sampled.hbm < whole.sampled.hbm
 
 
 def test_the_shipped_pair_compiles_for_a_host():
   target, draft = (dataclasses.replace(config, dtype="float32") for config in models.SHIPPED["ende"].values())
   work = Workload(encoder_length=64, max_new_tokens=64, dtype="float32")
   found = compiled(programs.decode(on_host(target, False, work), on_host(draft, False, work), GAMMA, work))
-  assert found.step.collectives == {} and found.memory < chips.chip_of(HOST).hbm
+  assert found.sampled.collectives == {} and found.memory < chips.chip_of(HOST).hbm
 
 
 @pytest.mark.parametrize("topology", ["v4:1x1x1", "v5e:2x2", "v5p:2x2x1", "v6e:2x2"])
@@ -87,20 +87,20 @@ def test_other_slices(topology):
   tiny = dataclasses.replace(SHALLOW_DRAFT, num_heads=8)
   found = compiled(programs.score(on_host(tiny, topology=topology), WORK, 8), topology)
   assert found.memory < chips.chip_of(topology).hbm
-  assert bool(found.whole.collectives) == (topology != "v4:1x1x1")
+  assert bool(found.sampled.collectives) == (topology != "v4:1x1x1")
 
 
 def test_what_does_not_fit_is_refused():
   """T5-XXL's decoder alone on one v5e chip."""
   found = compiled(programs.score(on_host(XXL, topology="v5e:1x1"), dataclasses.replace(WORK, batch=8), 1), "v5e:1x1")
-  assert found.refused and found.whole is None
+  assert found.refused and found.sampled is None
 
 
 def test_two_hosts_by_the_same_rules():
   sized = programs.sized_model(T5(SHALLOW), chips.slice_mesh("v4:2x2x2", data=2), dataclasses.replace(WORK, batch=2))
   assert sized.mesh.shape == {"data": 2, "model": 4}
   found = compiled(programs.score(sized, dataclasses.replace(WORK, batch=2), 8), "v4:2x2x2")
-  assert found.whole.collectives == {"all-gather": 1, "all-reduce": 1 + 3 * 2}
+  assert found.sampled.collectives == {"all-gather": 1, "all-reduce": 1 + 3 * 2}
 
 
 @pytest.mark.parametrize("topology", ["v4", "v9:2x2", "v4:2x", "2x2", "v4:0x2x1"])
@@ -123,6 +123,6 @@ def test_xxl_scores_eight_tokens_in_1_05_times_its_bytes():
 def test_the_loop_of_xxl_and_small_compiles_and_fits_a_host():
   found = compiled(programs.decode(on_host(XXL), on_host(SMALL, split=False), GAMMA, WORK))
   assert found.memory < chips.chip_of(HOST).hbm
-  assert found.step.collectives == {"all-gather": 1, "all-reduce": 1 + 3 * 24}
-  assert found.step.copied == 0
+  assert found.sampled.collectives == {"all-gather": 1, "all-reduce": 1 + 3 * 24}
+  assert found.sampled.copied == 0
   assert found.temporaries < 0.05 * found.arguments
