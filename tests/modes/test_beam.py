@@ -75,11 +75,14 @@ def test_an_interrupted_run_goes_on(tiny, records, tmp_path):
   assert len(path.read_text().splitlines()) == len(records)
 
 
-def test_evaluate_counts_it_beside_the_others(tiny, records, capsys):
-  references = [r["prediction"] for r in records]
+def test_evaluate_counts_it_beside_the_others(tiny, records, tmp_path, capsys):
+  longer = dict(beams=BEAMS, alpha=4.0)  # The outputs of random weights are too short for BLEU at the usual .6.
+  found = beam.beam(tiny.target, str(tiny.folder / "sentences.txt"), str(tmp_path / "out.jsonl"), **longer, **SHAPE)
+  references = [r["prediction"] for r in found]
+  assert references != [r["prediction"] for r in records]
   path = tiny.write("beam_references.txt", "".join(line + "\n" for line in references))
   source = str(tiny.folder / "sentences.txt")
-  found = evaluate.evaluate(tiny.target, source, path, beams=BEAMS, metric=metrics.rouge, **SHAPE)
+  found = evaluate.evaluate(tiny.target, source, path, metric=metrics.rouge, **longer, **SHAPE)
   assert found["beam"] == pytest.approx(100) and found["beams"] == BEAMS and found["plain"] < 100
   assert found["metrics"]["beam"].keys() == set(metrics.ROUGE_KEYS)
   assert "BLEU 100.00 beam" in capsys.readouterr().err
