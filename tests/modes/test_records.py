@@ -11,7 +11,7 @@ from tests.modes import tiny as lib
 
 
 def written(path, *lines, settings=None):
-  records = decode._Records(str(path), settings or {})
+  records = decode.Records(str(path), settings or {})
   for line in lines:
     records.write({"line": line})
   records.finish()
@@ -39,10 +39,10 @@ def test_a_link_stays_and_its_file_is_replaced(tmp_path):
 
 def test_two_runs_at_once_do_not_mix_their_lines(tmp_path):
   path = tmp_path / "out.jsonl"
-  first = decode._Records(str(path), {})
+  first = decode.Records(str(path), {})
   first.write({"line": 1})
   with pytest.raises(ValueError, match="output: another run is writing .*out.jsonl.partial; wait for it"):
-    decode._Records(str(path), {})
+    decode.Records(str(path), {})
   first.write({"line": 2})
   first.finish()
   assert [json.loads(line)["line"] for line in path.read_text().splitlines()] == [1, 2]
@@ -52,7 +52,7 @@ def test_two_runs_at_once_do_not_mix_their_lines(tmp_path):
 def test_a_run_that_ended_before_its_first_line_binds_nobody(tmp_path):
   """Bad input is found, the program ends, the input is mended: the next run is free."""
   path = tmp_path / "out.jsonl"
-  decode._Records(str(path), {"inputs": "bad"}).close()
+  decode.Records(str(path), {"inputs": "bad"}).close()
   written(path, 1, settings={"inputs": "mended"})
   assert path.read_text() == '{"line": 1}\n' and os.listdir(tmp_path) == ["out.jsonl"]
 
@@ -68,4 +68,4 @@ def test_closed_standard_output(monkeypatch):
   """Found before anything is decoded."""
   monkeypatch.setattr("sys.stdout", None)
   with pytest.raises(ValueError, match="output: expected standard output, found it closed; name a file"):
-    decode._Records("-", {})
+    decode.Records("-", {})
