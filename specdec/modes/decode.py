@@ -223,7 +223,6 @@ def decode(
     target: models.Model,
     draft: models.Model | None = None,
     gamma: int = 7,
-    method: Callable[[LanguageModel, LanguageModel], Step] | None = None,
     input: str = "-",
     output: str = "-",
     jsonl: bool | None = None,
@@ -240,6 +239,7 @@ def decode(
     banned_ids: Sequence[int] = (),
     seed: int = 0,
     compare: int = 20,
+    method: Callable[[LanguageModel, LanguageModel], Step] | None = None,
 ) -> list[dict[str, Any]]:
   """Decodes a file and says on stderr how fast it went.
 
