@@ -47,3 +47,12 @@ def shared():
     return found
 
   return path
+
+
+@pytest.fixture(autouse=True, scope="module")
+def forget_compilations():
+  """Frees what a module compiled: each program holds memory maps, and a process may have some 65,000 of them."""
+  yield
+  import jax
+
+  jax.clear_caches()
