@@ -1,6 +1,7 @@
 """`--mode=plan`: what a target and its drafts would do on a TPU slice, by the compiler alone."""
 
 from collections.abc import Mapping, Sequence
+from importlib import metadata
 import os
 import sys
 from typing import Any
@@ -33,7 +34,7 @@ def plan(
     output: str,
     topology: str = "v4:2x2x1",
     data: int = 1,
-    gammas: Sequence[int] = (1, 3, 5, 7, 8, 11, 15),
+    gammas: Sequence[int] = (1, 3, 5, 7, 8, 15),
     published: Sequence[Any] = (),
     alphas: Mapping[str, float] | None = None,
     splits: Sequence[bool] = (False, True),
@@ -45,6 +46,7 @@ def plan(
     dtype: str = "bfloat16",
     schedules: bool = True,
     store: str = "runs/plan",
+    notes: Sequence[str] = (),
 ) -> list[plan_report.Table]:
   """Compiles the real programs for a slice and writes what they need, move and promise.
 
@@ -71,6 +73,7 @@ def plan(
     schedules: also read the final schedules, for a tighter bound of time.
     store: folder of analyses by content; a plan that was stopped goes on from
       there. '' keeps none.
+    notes: paragraphs to put before the tables.
 
   Returns:
     The tables.
@@ -105,16 +108,14 @@ def plan(
         schedules and chip.clock is not None, progress,
     )  # fmt: skip
   tables = plan_report.tables(found, cases, [one * 1e-6 for one in collective_microseconds])
-  write(output, found, tables)
+  write(output, found, tables, notes)
   for who, one in found.refused():
     logging.warning("%s, %s: does not fit a chip. %s", who, one.name, one.refused)
   return tables
 
 
-def write(output: str, found: plan_lib.Plan, tables: Sequence[plan_report.Table]) -> None:
+def write(output: str, found: plan_lib.Plan, tables: Sequence[plan_report.Table], notes: Sequence[str] = ()) -> None:
   """Writes Markdown, JSON and HTML."""
-  from importlib import metadata
-
   chip, work = found.chip, found.workload
   facts = dict(
       chips=found.chips, chip=chip.name, topology=found.topology, jax=metadata.version("jax"),
@@ -122,7 +123,7 @@ def write(output: str, found: plan_lib.Plan, tables: Sequence[plan_report.Table]
       max_new_tokens=work.max_new_tokens, dtype=work.dtype, tera=chip.flops / 1e12, giga=chip.hbm_bandwidth / 1e9,
       source=chip.source,
   )  # fmt: skip
-  title, lead = TITLE.format(**facts), [line.format(**facts) for line in LEAD]
+  title, lead = TITLE.format(**facts), [*(line.format(**facts) for line in LEAD), *notes]
   report.write_text(output, plan_report.to_markdown(title, lead, tables))
   if output != "-":
     stem = os.path.splitext(output)[0]

