@@ -164,9 +164,13 @@ class _Log:
     self.records: list[dict[str, Any]] = []
     if path != "-" and os.path.exists(path):
       with open(path, encoding="utf-8") as file:
-        self.records = [json.loads(line) for line in file if line.endswith("\n")]
+        text = file.read()
+      whole = text[: text.rfind("\n") + 1]  # The last line may have been cut by an interruption.
+      self.records = [json.loads(line) for line in whole.splitlines()]
       if any(r.get("settings") != settings for r in self.records):
         raise ValueError(f"output: {path} holds records of other settings; name another file, or remove it.")
+      if whole != text:
+        report.write_text(path, whole)
 
   def add(self, kind: str, **values) -> None:
     record = {"kind": kind, **values, "settings": self._settings, **self._environment}
