@@ -223,7 +223,7 @@ class _Runner:
       if records:
         self._results.finish(name, record | {"records": records}, text)
       else:
-        error = "\n".join(text.strip().splitlines()[-_TAIL:]) if code else "it wrote no record"
+        error = "\n".join(text.strip().splitlines()[-_TAIL:]) if code else "it wrote no JSON records"
         self._results.fail(name, record | {"code": code, "error": error}, text)
       return name, bool(records), record["seconds"]
     finally:
@@ -233,8 +233,11 @@ class _Runner:
 def _read_records(path: str) -> list[dict[str, Any]] | None:
   if not os.path.exists(path):
     return None
-  with open(path, encoding="utf-8") as file:
-    return [json.loads(line) for line in file]
+  try:
+    with open(path, encoding="utf-8") as file:
+      return [json.loads(line) for line in file]
+  except ValueError:  # Another kind of output: this mode writes no records.
+    return None
 
 
 @contextlib.contextmanager
