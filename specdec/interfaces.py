@@ -89,6 +89,11 @@ class Context(NamedTuple):
   sampling: Any
 
 
+def _each_row(x: Array, node: Array, token: Array) -> Array:
+  """`x[b, node[b], token[b]]` [B, D]; a gather that named the row would cross the chips that share a batch."""
+  return jax.vmap(lambda row, *at: row[at])(x, node, token)
+
+
 class Law(NamedTuple):
   """The law of the next token after each node of a block.
 
@@ -103,14 +108,13 @@ class Law(NamedTuple):
   def log_prob(self, node: Array, token: Array) -> Array:
     """Log-probability at temperature 1 of `token` [B, D] after `node` [B, D]; NaN where the law is not finite."""
     log_z = jax.nn.logsumexp(self.logits, axis=-1)
-    # Row by row: a gather that names the row would cross the chips that share a batch.
     log_z = jnp.take_along_axis(log_z, node, axis=1)
-    log_prob = jax.vmap(lambda logits, *at: logits[at])(self.logits, node, token) - log_z
+    log_prob = _each_row(self.logits, node, token) - log_z
     return jnp.where(jnp.isfinite(log_z), log_prob, jnp.nan)
 
   def drawn_log_prob(self, node: Array, token: Array, count: Array) -> Array:
     """Log-probability [B], in this law, of the first `count` [B] of `token` [B, D] after `node` [B, D]."""
-    log_prob = self.log_p[jnp.arange(token.shape[0])[:, None], node, token]
+    log_prob = _each_row(self.log_p, node, token)
     return jnp.where(jnp.arange(token.shape[1])[None, :] < count[:, None], log_prob, 0.0).sum(axis=-1)
 
 

@@ -363,3 +363,14 @@ def poisoned_step() -> Step:
     return step.step(key, params, state._replace(target=target, draft=state.draft._replace(model=model)))
 
   return Step(step.init, run, step.size)
+
+
+def near_tie(target, prompt: Prompt, row: int, tokens, place: int) -> float:
+  """The gap of a `models.Model`'s two best logits where `tokens` [L] of `row` were chosen at `place`."""
+  length = len(tokens)
+  one = Prompt(*(field[row : row + 1] for field in prompt))
+  inputs = jnp.concatenate([jnp.zeros(1, jnp.int32), jnp.asarray(tokens[:-1])])[None]
+  state = target.model.init(target.params, one, length)
+  scores, _ = target.model.score(target.params, state, inputs, topology.chain(length))
+  best = jax.lax.top_k(scores.logits[0, place], 2)[0]
+  return float(best[0] - best[1])

@@ -19,14 +19,13 @@ from specdec import loop
 from specdec import main
 from specdec import models
 from specdec import recipes
-from specdec.adapters import flax_model
 from specdec.benchmark import acceptance
 from specdec.benchmark import flax_loop
 from specdec.checkpoints import from_orbax
-from specdec.interfaces import Params, Prompt, StopCode
+from specdec.interfaces import Params, StopCode
 from specdec.networks.t5 import T5
 from specdec.probability import transforms
-from specdec.trees.topology import chain
+from tests import fakes
 
 FOLDER = pathlib.Path(models.resolve("pretrained:ende"))
 LENGTH = 64
@@ -99,16 +98,6 @@ def flickr(shared, side):
   return gzip.decompress(data).decode("utf-8").splitlines()
 
 
-def near_tie(target, prompt, row, tokens, place):
-  """The gap of the two best logits where `tokens` [L] of `row` were chosen at `place`."""
-  one = Prompt(*(field[row : row + 1] for field in prompt))
-  inputs = jnp.concatenate([jnp.zeros(1, jnp.int32), jnp.asarray(tokens[: LENGTH - 1])])[None]
-  state = target.model.init(target.params, one, LENGTH)
-  scores, _ = target.model.score(target.params, state, inputs, chain(LENGTH))
-  best = jax.lax.top_k(scores.logits[0, place], 2)[0]
-  return float(best[0] - best[1])
-
-
 @pytest.mark.heavy
 def test_greedy_speculation_equals_greedy_decoding_on_test_2016_flickr(pair, shared, record_property):
   target, draft = pair
@@ -127,7 +116,7 @@ def test_greedy_speculation_equals_greedy_decoding_on_test_2016_flickr(pair, sha
     for gamma, step in steps.items():
       fast = np.asarray(loop.generate(step, key, params, prompt, settings, LENGTH).tokens)
       for row, place in first_difference(plain, fast):
-        gap = near_tie(target, prompt, row, plain[row], place)
+        gap = fakes.near_tie(target, prompt, row, plain[row], place)
         assert gap < 1e-4, f"sentence {start + row}, gamma {gamma}, token {place}: gap {gap}"
         ties[gamma] += 1
   record_property("near_ties", ties)

@@ -20,6 +20,30 @@ from specdec.trees import topology
 Array = jax.Array
 
 
+def laws_on_text(
+    target: LanguageModel,
+    draft: LanguageModel,
+    transform: Transform,
+    params: Params,
+    prompt: Prompt,
+    sampling: Any,
+    tokens: Array,
+) -> tuple[Law, Law]:
+  """The laws p and q before each of `tokens` [B, L], each model scoring the whole text in one call; see `beta_on_text`."""
+  batch, length = tokens.shape
+  block = topology.chain(length)
+  last = jnp.take_along_axis(prompt.prefix, prompt.prefix_length[:, None] - 1, axis=1)
+  inputs = jnp.concatenate([last, tokens[:, :-1]], axis=1)
+  one = jnp.ones((batch,), jnp.int32)
+  context = Context(inputs, one, one, sampling)
+
+  def law(model, own):
+    scores, _ = model.score(own, model.init(own, prompt, prompt.prefix.shape[1] + length), inputs, block)
+    return transform(scores.logits, inputs, block, context)
+
+  return law(target, params.target), law(draft, params.draft)
+
+
 @functools.partial(jax.jit, static_argnames=("target", "draft", "transform"))
 def beta_on_text(
     target: LanguageModel,
@@ -50,18 +74,7 @@ def beta_on_text(
 
   Source: Leviathan et al. 2023, Theorem 3.5, Corollary 3.6 and A.5.
   """
-  batch, length = tokens.shape
-  block = topology.chain(length)
-  last = jnp.take_along_axis(prompt.prefix, prompt.prefix_length[:, None] - 1, axis=1)
-  inputs = jnp.concatenate([last, tokens[:, :-1]], axis=1)
-  one = jnp.ones((batch,), jnp.int32)
-  context = Context(inputs, one, one, sampling)
-
-  def law(model, own):
-    scores, _ = model.score(own, model.init(own, prompt, prompt.prefix.shape[1] + length), inputs, block)
-    return transform(scores.logits, inputs, block, context)
-
-  p, q = law(target, params.target), law(draft, params.draft)
+  p, q = laws_on_text(target, draft, transform, params, prompt, sampling, tokens)
   beta = lambda lenience: _beta(p, jnp.exp(q.log_p), lenience, sampling.temperature)
   return beta(jnp.float32(1.0)) if leniences is None else jax.lax.map(beta, leniences)
 

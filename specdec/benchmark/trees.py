@@ -11,11 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from specdec.benchmark import acceptance
 from specdec.benchmark import timing
 from specdec.drafters.tree import DRAFT_TEMPERATURE, tree_drafter
 from specdec.interfaces import Context, LanguageModel, Params, Prompt, Scores, Transform
 from specdec.probability.transforms import GREEDY_TEMPERATURE
-from specdec.trees import topology
 from specdec.trees.growth import Growth
 
 Array = jax.Array
@@ -67,19 +67,8 @@ def premise_on_text(
 
   Source: Xiong et al. 2024 (DySpec), section 3 and Figure 2.
   """
-  batch, length = tokens.shape
-  block = topology.chain(length)
-  last = jnp.take_along_axis(prompt.prefix, prompt.prefix_length[:, None] - 1, axis=1)
-  inputs = jnp.concatenate([last, tokens[:, :-1]], axis=1)
-  one = jnp.ones((batch,), jnp.int32)
-  context = Context(inputs, one, one, sampling)
-
-  def law(model, own):
-    scores, _ = model.score(own, model.init(own, prompt, prompt.prefix.shape[1] + length), inputs, block)
-    return transform(scores.logits, inputs, block, context)
-
-  p, q = law(target, params.target), law(draft, params.draft)
-  inside = (jnp.arange(length)[None, :] < lengths[:, None])[..., None]
+  p, q = acceptance.laws_on_text(target, draft, transform, params, prompt, sampling, tokens)
+  inside = (jnp.arange(tokens.shape[1])[None, :] < lengths[:, None])[..., None]
   sampled = jnp.exp(q.log_p)
   ranked, token = jax.lax.top_k(jax.nn.softmax(q.logits / DRAFT_TEMPERATURE, axis=-1), min(_RANKS, sampled.shape[-1]))
   best = jnp.argmax(p.logits, axis=-1)[..., None]

@@ -24,6 +24,26 @@ class ModelDraftState(NamedTuple):
   length: Array
 
 
+_PAIR = topology.chain(2)
+
+
+def score_last(
+    model: LanguageModel, params: Any, state: Any, length: Array, context: Context
+) -> tuple[Array, Array, Array, Any]:
+  """Completes a draft's cache of `length` [B] tokens with the 1 or 2 committed ones that it lacks.
+
+  Returns:
+    Logits after the last committed token [B, 1, V]; that token [B, 1]; how many
+    were missing [B]; and the model's state.
+  """
+  window = jax.vmap(lambda row, start: jax.lax.dynamic_slice_in_dim(row, start, 2))(context.tokens, length)
+  new = context.length - length  # 1 or 2 of the window are committed
+  scores, state = model.score(params, state, window, _PAIR)
+  state = model.commit(state, None, new)
+  logits = jnp.take_along_axis(scores.logits, (new - 1)[:, None, None], axis=1)
+  return logits, jnp.take_along_axis(window, (new - 1)[:, None], axis=1), new, state
+
+
 def model_drafter(model: LanguageModel, gamma: int, transform: Transform) -> Drafter:
   """Drafts a chain of `gamma` tokens with `model`, one call a token.
 
@@ -40,7 +60,7 @@ def model_drafter(model: LanguageModel, gamma: int, transform: Transform) -> Dra
   if gamma < 1:
     raise ValueError(f"gamma: expected at least 1 drafted token a step, found {gamma}.")
   block = topology.chain(gamma + 1)
-  pair, single = topology.chain(2), topology.chain(1)
+  single = topology.chain(1)
 
   def init(params: Any, prompt: Prompt, buffer_length: int) -> ModelDraftState:
     return ModelDraftState(model.init(params, prompt, buffer_length), prompt.prefix_length - 1)
@@ -51,12 +71,7 @@ def model_drafter(model: LanguageModel, gamma: int, transform: Transform) -> Dra
 
   def propose(key: Array, params: Any, state: ModelDraftState, context: Context) -> tuple[Draft, ModelDraftState]:
     uniforms = draw.uniforms(key, gamma)
-    window = jax.vmap(lambda row, start: jax.lax.dynamic_slice_in_dim(row, start, 2))(context.tokens, state.length)
-    new = context.length - state.length  # 1 or 2 of the window are committed
-    scores, model_state = model.score(params, state.model, window, pair)
-    model_state = model.commit(model_state, None, new)
-    logits = jnp.take_along_axis(scores.logits, (new - 1)[:, None, None], axis=1)
-    last = jnp.take_along_axis(window, (new - 1)[:, None], axis=1)
+    logits, last, new, model_state = score_last(model, params, state.model, state.length, context)
     token, log_q = choose(uniforms[:, :1], logits, last, context)
 
     def call(carry, uniform):

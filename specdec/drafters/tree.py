@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from specdec.drafters.model import score_last
 from specdec.interfaces import Context, Draft, Drafter, LanguageModel, Law, Prompt, Transform, Verdict
 from specdec.probability import sampling as draw
 from specdec.probability.transforms import GREEDY_TEMPERATURE
@@ -83,7 +84,6 @@ def tree_drafter(
   """
   if not draft_temperature > 0:
     raise ValueError(f"draft_temperature: expected a number above 0, found {draft_temperature}.")
-  pair = topology.chain(2)
   grow = jax.vmap(growth.grow, in_axes=(0, None, 0))
   count, fixed = growth.children, growth.topology
 
@@ -118,12 +118,7 @@ def tree_drafter(
   def propose(key: Array, params: Any, state: TreeDraftState, context: Context) -> tuple[Draft, TreeDraftState]:
     batch = key.shape[0]
     uniforms = draw.uniforms(key, growth.size)
-    window = jax.vmap(lambda row, start: jax.lax.dynamic_slice_in_dim(row, start, 2))(context.tokens, state.length)
-    new = context.length - state.length  # 1 or 2 of the window are committed
-    scores, model_state = model.score(params, state.model, window, pair)
-    model_state = model.commit(model_state, None, new)
-    logits = jnp.take_along_axis(scores.logits, (new - 1)[:, None, None], axis=1)
-    last = jnp.take_along_axis(window, (new - 1)[:, None], axis=1)
+    logits, last, new, model_state = score_last(model, params, state.model, state.length, context)
     law = transform(logits, last, topology.chain(1), context)
     root = jnp.zeros((batch, 1), jnp.int32)
     tokens, chance = candidates(key, uniforms, root, law, context)

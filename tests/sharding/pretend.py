@@ -44,7 +44,7 @@ TEMPERATURES = np.float32([0, 1, 0, 1, 0, 1, 0.5, 1])  # A batch of both; the ot
 
 def variables():
   """Of target, near draft and far draft; the near one is the target's first layer with noise."""
-  target = fakes.t5_variables(TARGET, 5)
+  target = fakes.t5_variables(TARGET, 13)
   for name in ("self_attention", "encoder_decoder_attention"):
     target["decoder"]["layers_1"][name]["out"]["kernel"] *= np.float32(0.2)
   target["decoder"]["layers_1"]["mlp"]["wo"]["kernel"] *= np.float32(0.2)

@@ -28,7 +28,7 @@ def report():
 def test_every_run_gives_the_tokens_of_one_device(report):
   assert report["devices"] == pretend.DEVICES
   assert {run["run"] for run in report["runs"]} == {"2x4 near", "2x4 near split", "1x8 far split", "1x8 plain split"}
-  assert report["accepted"] > 10 and len(set(report["lengths"])) > 1  # Drafts are accepted, rows end apart.
+  assert report["accepted"] > 10 and len(set(report["lengths"])) > 2  # Drafts are accepted, rows end apart.
   ties = 0
   for run in report["runs"]:
     assert all(gap < 1e-4 for gap in run["gaps"]), run
@@ -58,10 +58,7 @@ def test_a_draft_whose_heads_do_not_divide_shares_mlp_and_vocabulary(report):
 
 
 def test_a_step_of_the_loop_adds_none(report):
-  """Beside those of the models booleans travel: which branch a batch takes, and whether a row still runs.
-
-  Where the batch is split the step moves three small arrays more, which it should not need: a bound, not a wish.
-  """
+  """Beside those of the models only booleans travel: which branch a batch takes, and whether a row still runs."""
   target = {"all-reduce": 1 + 3 * LAYERS, "all-gather": 1}
   draft = {"all-reduce": (1 + 3) * pretend.GAMMA, "all-gather": pretend.GAMMA}
   far = {"all-reduce": (1 + 1) * pretend.GAMMA, "all-gather": pretend.GAMMA}
@@ -72,8 +69,6 @@ def test_a_step_of_the_loop_adds_none(report):
   for run, expected in (("2x4 near", target), ("2x4 near split", both(target, draft))):
     found = loops.pop(run)
     assert found.pop("all-reduce of booleans") > 0
-    assert found.pop("collective-permute", 0) <= 2
-    assert found.pop("all-reduce") <= expected.pop("all-reduce") + 1
     assert found == expected
   assert not loops
 

@@ -4,16 +4,15 @@ import gzip
 import pathlib
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from specdec import loop
 from specdec import models
 from specdec import recipes
-from specdec.interfaces import Params, Prompt
+from specdec.interfaces import Params
 from specdec.probability import transforms
-from specdec.trees.topology import chain
+from tests import fakes
 
 FOLDER = pathlib.Path(models.resolve("pretrained:ende"))
 LENGTH, SIZE = 64, 50
@@ -46,16 +45,6 @@ def plain(shared):
   return target, draft, prompts, [decode(prompt) for prompt in prompts]
 
 
-def near_tie(target, prompt, row, tokens, place):
-  """The gap of the two best logits where `tokens` [L] of `row` were chosen at `place`."""
-  one = Prompt(*(field[row : row + 1] for field in prompt))
-  inputs = jnp.concatenate([jnp.zeros(1, jnp.int32), jnp.asarray(tokens[: LENGTH - 1])])[None]
-  state = target.model.init(target.params, one, LENGTH)
-  scores, _ = target.model.score(target.params, state, inputs, chain(LENGTH))
-  best = jax.lax.top_k(scores.logits[0, place], 2)[0]
-  return float(best[0] - best[1])
-
-
 @pytest.mark.parametrize("method", METHODS)
 def test_greedy_trees_say_what_the_plain_decoder_says(plain, method, record_property):
   target, draft, prompts, expected = plain
@@ -69,7 +58,7 @@ def test_greedy_trees_say_what_the_plain_decoder_says(plain, method, record_prop
     committed += int(out.statistics.committed.sum())
     for row in np.flatnonzero((found != tokens).any(axis=1)):
       place = int(np.argmax(found[row] != tokens[row]))
-      gap = near_tie(target, prompt, row, tokens[row], place)
+      gap = fakes.near_tie(target, prompt, row, tokens[row], place)
       assert gap < 1e-4, f"sentence {SIZE * number + row}, token {place}: gap {gap}"
       ties += 1
   print(f"{method}: near ties {ties}, tokens a step {committed / steps:.3f}")
