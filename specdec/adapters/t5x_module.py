@@ -214,8 +214,9 @@ class T5XModule(T5):
     expected = length if prefill_lengths is not None else 1
     if width != expected:
       raise ValueError(f"decode: expected {expected} tokens a row, found {width}.")
-    index = stored["cache_index"]
-    cache = KVCache(keys, values, jnp.broadcast_to(index, (batch,)), jnp.int32(0))
+    index = stored["cache_index"]  # [], [B] after a prefill, or [requests, beams] in T5X's beam search after one
+    rows = jnp.broadcast_to(index.reshape(-1) if index.ndim else index, (batch,))
+    cache = KVCache(keys, values, rows, jnp.int32(0))
     state = t5_decoder.start(weights, config, encoded, mask, length)._replace(cache=cache)
     logits, _, state = t5_decoder.score(weights, config, state, tokens, jnp.arange(width))
     self._put_cache(state.cache, index + 1 if prefill_lengths is None else prefill_lengths)

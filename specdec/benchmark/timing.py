@@ -74,18 +74,22 @@ class Costs(NamedTuple):
 
 def call_loop(
     model: LanguageModel, tokens_per_call: int, calls: int, transform: Transform | None
-) -> Callable[[Any, Prompt, Any], Array]:
+) -> Callable[[Any, Any, Any], Array]:
   """Builds a jitted loop of `calls` calls, each of `tokens_per_call` tokens, that feeds on its own output.
 
+  It goes on from an opened request, so that opening takes no part of its time.
   Each call's input depends on the last one's output, and one token is kept of
   each, so that none can be left out or overlap. `transform` None times the
   network alone.
+
+  Returns:
+    A function of params, the model's state with room for `calls +
+    tokens_per_call` tokens (see `open_request`) and sampling settings.
   """
   block = topology.chain(tokens_per_call)
 
-  def loop(params: Any, prompt: Prompt, sampling: Any) -> Array:
-    batch, prefix = prompt.prefix.shape
-    state = model.init(params, prompt, prefix + calls + tokens_per_call)
+  def loop(params: Any, state: Any, sampling: Any) -> Array:
+    batch = sampling.temperature.shape[0]
     one = jnp.ones((batch,), jnp.int32)
 
     def body(i, carry):
@@ -106,7 +110,8 @@ def call_loop(
 
 
 @functools.partial(jax.jit, static_argnums=(0, 3))
-def _open(model: LanguageModel, params: Any, prompt: Prompt, length: int) -> Any:
+def open_request(model: LanguageModel, params: Any, prompt: Prompt, length: int) -> Any:
+  """The model's state after `init` (encoder, cross-attention, prefix), with room for `length` more tokens."""
   return model.init(params, prompt, prompt.prefix.shape[1] + length)
 
 
@@ -134,20 +139,22 @@ def measure_costs(
     calls: of one timed loop.
     repeats: timed loops of each kind.
   """
+  models = {"target": (target, params.target), "draft": (draft, params.draft)}
+  opens = {name: functools.partial(open_request, *m, prompt, calls + gamma + 1) for name, m in models.items()}
+  states = {name: open_() for name, open_ in opens.items()}
+  functions = {f"{name}_encode": open_ for name, open_ in opens.items()}
   loops = {
-      "target": (call_loop(target, 1, calls, transform), params.target),
-      "block": (call_loop(target, gamma + 1, calls, transform), params.target),
-      "draft": (call_loop(draft, 1, calls, transform), params.draft),
-      "score_target": (call_loop(target, 1, calls, None), params.target),
-      "score_block": (call_loop(target, gamma + 1, calls, None), params.target),
+      "target": ("target", 1, transform),
+      "block": ("target", gamma + 1, transform),
+      "draft": ("draft", 1, transform),
+      "score_target": ("target", 1, None),
+      "score_block": ("target", gamma + 1, None),
   }
-  functions = {name: functools.partial(loop, p, prompt, sampling) for name, (loop, p) in loops.items()}
-  functions["target_encode"] = lambda: _open(target, params.target, prompt, calls)
-  functions["draft_encode"] = lambda: _open(draft, params.draft, prompt, calls)
-  median = {name: float(np.median(s)) for name, s in in_turns(functions, repeats).items()}
-  encode = {name: median.pop(name) for name in ("target_encode", "draft_encode")}
-  own = lambda name: encode["draft_encode" if name == "draft" else "target_encode"]
-  return Costs(**{name: (s - own(name)) / calls for name, s in median.items()}, **encode)
+  for name, (which, tokens, law) in loops.items():
+    model, weights = models[which]
+    functions[name] = functools.partial(call_loop(model, tokens, calls, law), weights, states[which], sampling)
+  seconds = in_turns(functions, repeats)
+  return Costs(**{name: float(np.median(s)) / (calls if name in loops else 1) for name, s in seconds.items()})
 
 
 class Comparison(NamedTuple):

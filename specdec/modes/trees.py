@@ -1,6 +1,7 @@
 """`--mode=trees`: accepted tokens a step of every tree at equal budgets, and what they cost."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+import functools
 import json
 import os
 import sys
@@ -272,10 +273,11 @@ class _Run:
     _, _, params, prompt, sampling, *_ = decoder.arguments(self._requests[: self._shape.batch_size])
     blocks = [1, *(size + 1 for size in sizes)]
     loop = lambda model, n: timing.call_loop(model, n, 8, self._transform)
-    loops = {f"target{n}": (self._once(("call", n), lambda: loop(self._target.model, n)), params.target) for n in blocks}
-    loops["draft"] = (self._once("draft", lambda: loop(self._draft.model, 8)), params.draft)
-    run = lambda f, own: lambda: f(own, prompt, sampling)
-    seconds = timing.in_turns({name: run(*loop) for name, loop in loops.items()}, 5)
+    opened = lambda model, own: (own, timing.open_request(model, own, prompt, 8 + max(blocks)), sampling)
+    target, draft = opened(self._target.model, params.target), opened(self._draft.model, params.draft)
+    loops = {f"target{n}": (self._once(("call", n), lambda: loop(self._target.model, n)), target) for n in blocks}
+    loops["draft"] = (self._once("draft", lambda: loop(self._draft.model, 8)), draft)
+    seconds = timing.in_turns({name: functools.partial(f, *arguments) for name, (f, arguments) in loops.items()}, 5)
     median = {name: float(np.median(s)) / 8 for name, s in seconds.items()}
     shape, speed = sequoia.best_size(acceptance, {n - 1: median[f"target{n}"] for n in blocks}, median["draft"], max_depth)
     best = min(measured, key=lambda r: r["ms_per_token"])

@@ -146,7 +146,8 @@ def test_call_loop_is_a_greedy_decode():
   loop = timing.call_loop(model, 1, 6, transform)
   prefix = [[0, 3, 4, 2, 3]]
   prompt = fakes.prompts(1, prefix=prefix)
-  found = int(loop(jnp.asarray(table), prompt, fakes.settings(1, temperature=0.0))[0, 0])
+  state = timing.open_request(model, jnp.asarray(table), prompt, 7)
+  found = int(loop(jnp.asarray(table), state, fakes.settings(1, temperature=0.0))[0, 0])
   walked = [3, 4, 2, 2]
   for _ in range(6):
     number = fakes.prefix_number(walked, 5, table.shape[1])
@@ -163,7 +164,7 @@ def test_measured_costs_of_requests_with_long_prefixes():
       model, model, Params(jnp.asarray(target), jnp.asarray(draft)), prompt, fakes.settings(2, temperature=1.0),
       recipes.sampling_transform(), 2, calls=4, repeats=3,
   )  # fmt: skip
-  assert all(np.isfinite(costs)) and costs.target_encode > 0 and costs.draft_encode > 0
+  assert min(costs) > 0, "each is a time by itself, never a difference of two"
 
 
 def test_expected_steps_used_here_end_with_the_output():
