@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from specdec.interfaces import Params, Prompt, Step, StepInfo, StopCode
+from specdec.interfaces import Params, Prompt, Step, StepInfo
 
 Array = jax.Array
 

@@ -4,7 +4,6 @@ import ast
 import functools
 import importlib
 import json
-import os
 import pathlib
 import subprocess
 import sys

@@ -14,7 +14,6 @@ import collections
 import dataclasses
 import re
 
-from specdec.sharding import hlo
 from specdec.sharding.hlo import Computation, HBM, Instruction, Module, Shape
 
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "collective-permute", "all-to-all", "ragged-all-to-all")

@@ -11,7 +11,6 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
