@@ -41,7 +41,10 @@ class Costs(NamedTuple):
   Attributes:
     target: the target scores one token.
     block: the target scores gamma + 1 tokens.
-    draft: the draft scores one token.
+    draft: the draft scores one token, between the target's calls: what a loop of
+      steps takes beyond one of blocks, and at least what a loop of draft calls
+      does. A small draft lies in a cache in the latter, and is evicted from it
+      by the target's weights in the former.
     target_encode: the target opens a request (encoder, cross-attention).
     draft_encode: the draft does.
     score_target: as `target`, the network alone.
@@ -86,27 +89,56 @@ def call_loop(
     A function of params, the model's state with room for `calls +
     tokens_per_call` tokens (see `open_request`) and sampling settings.
   """
-  block = topology.chain(tokens_per_call)
+  call = _call(model, tokens_per_call, transform)
 
   def loop(params: Any, state: Any, sampling: Any) -> Array:
-    batch = sampling.temperature.shape[0]
-    one = jnp.ones((batch,), jnp.int32)
-
-    def body(i, carry):
-      state, tokens = carry
-      scores, state = model.score(params, state, tokens, block)
-      if transform is None:
-        tokens = (tokens + jnp.isfinite(scores.logits[..., 0])) % 7 + 2
-      else:
-        context = Context(tokens, one, one, sampling)
-        law = transform(scores.logits, tokens, block, context).log_p
-        tokens = draw.argmax(law)
-      return model.commit(state, None, one), tokens
-
-    start = (state, jnp.full((batch, tokens_per_call), 2, jnp.int32))
-    return jax.lax.fori_loop(0, calls, body, start)[1]
+    start = (state, _first_tokens(sampling, tokens_per_call))
+    return jax.lax.fori_loop(0, calls, lambda i, carry: call(params, *carry, sampling), start)[1]
 
   return jax.jit(loop)
+
+
+def step_loop(
+    target: LanguageModel, draft: LanguageModel, gamma: int, steps: int, transform: Transform
+) -> Callable[[Any, Any, Any], Array]:
+  """Builds a jitted loop of `steps` steps, each of `gamma` draft calls and one of the target, without a rule.
+
+  As `call_loop`; params and states are pairs, target and draft.
+  """
+  one, block = _call(draft, 1, transform), _call(target, gamma + 1, transform)
+
+  def loop(params: Any, states: Any, sampling: Any) -> Array:
+    def body(i, carry):
+      (target_state, draft_state), last = carry
+      call = lambda i, carry: one(params[1], *carry, sampling)
+      draft_state, token = jax.lax.fori_loop(0, gamma, call, (draft_state, last[:, :1]))
+      target_state, last = block(params[0], target_state, jnp.concatenate([token, last[:, 1:]], axis=1), sampling)
+      return (target_state, draft_state), last
+
+    return jax.lax.fori_loop(0, steps, body, (states, _first_tokens(sampling, gamma + 1)))[1]
+
+  return jax.jit(loop)
+
+
+def _call(model: LanguageModel, tokens_per_call: int, transform: Transform | None) -> Callable[..., tuple[Any, Array]]:
+  """One call that keeps a token: (params, state, tokens [B, N], sampling) -> state, the next tokens [B, N]."""
+  block = topology.chain(tokens_per_call)
+
+  def call(params: Any, state: Any, tokens: Array, sampling: Any) -> tuple[Any, Array]:
+    one = jnp.ones((tokens.shape[0],), jnp.int32)
+    scores, state = model.score(params, state, tokens, block)
+    if transform is None:
+      tokens = (tokens + jnp.isfinite(scores.logits[..., 0])) % 7 + 2
+    else:
+      context = Context(tokens, one, one, sampling)
+      tokens = draw.argmax(transform(scores.logits, tokens, block, context).log_p)
+    return model.commit(state, None, one), tokens
+
+  return call
+
+
+def _first_tokens(sampling: Any, number: int) -> Array:
+  return jnp.full((sampling.temperature.shape[0], number), 2, jnp.int32)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 3))
@@ -153,8 +185,13 @@ def measure_costs(
   for name, (which, tokens, law) in loops.items():
     model, weights = models[which]
     functions[name] = functools.partial(call_loop(model, tokens, calls, law), weights, states[which], sampling)
-  seconds = in_turns(functions, repeats)
-  return Costs(**{name: float(np.median(s)) / (calls if name in loops else 1) for name, s in seconds.items()})
+  steps = max(1, calls // gamma)
+  loop = step_loop(target, draft, gamma, steps, transform)
+  functions["step"] = functools.partial(loop, (params.target, params.draft), (states["target"], states["draft"]), sampling)
+  number = dict.fromkeys(loops, calls) | {"step": steps}
+  seconds = {name: float(np.median(s)) / number.get(name, 1) for name, s in in_turns(functions, repeats).items()}
+  seconds["draft"] = max(seconds["draft"], (seconds.pop("step") - seconds["block"]) / gamma)
+  return Costs(**seconds)
 
 
 class Comparison(NamedTuple):

@@ -154,6 +154,28 @@ def test_call_loop_is_a_greedy_decode():
   assert found == walked[-1]
 
 
+def test_step_loop_is_gamma_draft_calls_and_a_block():
+  """On tables of two models, walked by hand: the draft's last token is the first of the block."""
+  tables = fakes.random_tables(3, 5, 6)
+  model, transform = fakes.table_model(), recipes.sampling_transform()
+  prompt, gamma, steps = fakes.prompts(1), 2, 2
+  states = tuple(timing.open_request(model, jnp.asarray(table), prompt, 8) for table in tables)
+  loop = timing.step_loop(model, model, gamma, steps, transform)
+  found = np.asarray(loop(tuple(map(jnp.asarray, tables)), states, fakes.settings(1, temperature=0.0)))[0]
+  # What is fed first stands where BOS does, which numbers no prefix.
+  after = lambda table, walked: int(table[0, fakes.prefix_number(walked[1:], 5, table.shape[1])].argmax())
+  committed, drafted, last = [], [], [2] * (gamma + 1)
+  for _ in range(steps):
+    token = last[0]
+    for _ in range(gamma):
+      drafted.append(token)
+      token = after(tables[1], drafted)
+    block = [token, *last[1:]]
+    last = [after(tables[0], committed + block[: i + 1]) for i in range(gamma + 1)]
+    committed.append(block[0])
+  assert found.tolist() == last
+
+
 def test_measured_costs_of_requests_with_long_prefixes():
   """A prefix longer than the timed loops once overflowed their caches."""
   target, draft = fakes.random_tables(1, 5, 3)
