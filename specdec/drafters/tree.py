@@ -98,8 +98,9 @@ def tree_drafter(
 
     def best():
       tokens = children_lib.most_likely(law.logits, count, growth.fills)
-      q = jax.nn.softmax(law.logits / draft_temperature, axis=-1)
-      return tokens, children_lib.chances(tokens, q)
+      scaled = law.logits / draft_temperature
+      log_q = children_lib.at_tokens(scaled, tokens) - jax.nn.logsumexp(scaled, axis=-1, keepdims=True)
+      return tokens, children_lib.chances(tokens, log_q)
 
     def sampled():
       uniform = jnp.take_along_axis(uniforms, node, axis=1)
@@ -109,11 +110,14 @@ def tree_drafter(
         tokens = children_lib.with_replacement(uniform, noise, law.log_p, count)
       else:
         tokens = children_lib.without_replacement(uniform, noise, law.log_p, count, growth.fills)
-      q = jnp.nan_to_num(jnp.exp(law.log_p), nan=0.0)
-      found = tokens, children_lib.chances(tokens, q, growth.replacement)
-      return jax.tree.map(lambda a, b: jnp.where(greedy[:, None, None], a, b), best(), found)
+      return tokens, children_lib.chances(tokens, children_lib.at_tokens(law.log_p, tokens), growth.replacement)
 
-    return jax.lax.cond(jnp.all(greedy), best, sampled)
+    def mixed():
+      return jax.tree.map(lambda a, b: jnp.where(greedy[:, None, None], a, b), best(), sampled())
+
+    # Two conditions: neither kind of batch pays for the other.
+    drawn = lambda: jax.lax.cond(jnp.any(greedy), mixed, sampled)
+    return jax.lax.cond(jnp.all(greedy), best, drawn)
 
   def propose(key: Array, params: Any, state: TreeDraftState, context: Context) -> tuple[Draft, TreeDraftState]:
     batch = key.shape[0]
