@@ -19,12 +19,13 @@ from specdec.benchmark import timing
 from specdec.benchmark import tree_pages
 from specdec.benchmark import trees as measure
 from specdec.data import prompts
-from specdec.interfaces import Params, Step
+from specdec.interfaces import Params, Prompt, Step
 from specdec.modes.decode import check_finite, Decoder
 from specdec.trees import dyspec
 from specdec.trees import sequoia
 from specdec.trees import specinfer
 from specdec.trees import static
+from specdec.trees import topology
 from specdec.trees.growth import Growth
 
 METHODS = ("chain", "specinfer", "sequoia", "dyspec", "dyspec_threshold")
@@ -158,6 +159,16 @@ def _growth(method: str, size: int, acceptance, expansion, width: int, max_depth
   return dyspec.dyspec_threshold_growth(size, 1 / size, width, max_depth)
 
 
+def _logits(model: models.Model, prompt: Prompt) -> int:
+  """How many logits a model has: of random weights more than its vocabulary."""
+
+  def score(params, prompt):
+    state = model.model.init(params, prompt, prompt.prefix.shape[1] + 1)
+    return model.model.score(params, state, prompt.prefix[:, :1], topology.chain(1))[0].logits
+
+  return jax.eval_shape(score, model.params, prompt).shape[-1]
+
+
 class _Log:
   """The records of a run, in memory and in their file."""
 
@@ -192,6 +203,7 @@ class _Run:
     self._params = Params(target.params, draft.params)
     self._transform = recipes.sampling_transform()
     self._made: dict[Any, Any] = {}  # Steps and timed loops: compiled once for all temperatures.
+    self._logits = _logits(target, self._decoder(recipes.autoregressive(target.model), 0.0).arguments(requests[:1])[3])
 
   def _decoder(self, step: Step, temperature: float) -> Decoder:
     return Decoder(step, self._params, dict(temperature=temperature), **self._shape._asdict())
@@ -216,7 +228,7 @@ class _Run:
     target, draft = self._target.model, self._draft.model
 
     def make():
-      free = measure.free_model(self._target.vocabulary.size)
+      free = measure.free_model(self._logits)
       timers = [measure.proposal_timer(model, growth, self._transform) for model in (draft, free)]
       if method == "chain":
         return recipes.leviathan(target, draft, growth.size), *timers
