@@ -22,7 +22,7 @@ from specdec.probability.transforms import GREEDY_TEMPERATURE
 from specdec.trees import children as children_lib
 from specdec.trees import growth as growth_lib
 from specdec.trees import topology
-from specdec.trees.growth import Growth, NO_NODE, Tree
+from specdec.trees.growth import Growth, NO_NODE, NO_TOKEN, Tree
 
 Array = jax.Array
 
@@ -30,6 +30,9 @@ Array = jax.Array
 _SIBLINGS = 0x5EED
 
 DRAFT_TEMPERATURE = 0.6  # DySpec's draft is always drawn at it (section 5.1); here it values the trees of greedy rows.
+
+
+_PIECE = 2  # Nodes of the frontier whose children are drawn at a time.
 
 
 class TreeDraftState(NamedTuple):
@@ -120,6 +123,20 @@ def tree_drafter(
     drawn = lambda: jax.lax.cond(jnp.any(greedy), mixed, sampled)
     return jax.lax.cond(jnp.all(greedy), best, drawn)
 
+  def frontier_candidates(key: Array, uniforms: Array, node: Array, law: Law, context: Context, frontier: Array):
+    """`candidates` of the first nodes up to the last that is there: a deep tree rarely fills its frontier."""
+    batch, width = node.shape
+    piece = min(_PIECE, width)
+
+    def draw_piece(i, found):
+      part = lambda x: jax.lax.dynamic_slice_in_dim(x, i * piece, piece, 1)  # The last one may begin earlier.
+      new = candidates(key, uniforms, part(node), Law(part(law.log_p), part(law.logits)), context)
+      return jax.tree.map(lambda x, y: jax.lax.dynamic_update_slice_in_dim(x, y, i * piece, 1), found, new)
+
+    needed = jnp.where(frontier != NO_NODE, 1 + jnp.arange(width), 0).max()
+    nothing = jnp.full((batch, width, count), NO_TOKEN, jnp.int32), jnp.zeros((batch, width, count), jnp.float32)
+    return jax.lax.fori_loop(0, -(-needed // piece), draw_piece, nothing)
+
   def propose(key: Array, params: Any, state: TreeDraftState, context: Context) -> tuple[Draft, TreeDraftState]:
     batch = key.shape[0]
     uniforms = draw.uniforms(key, growth.size)
@@ -157,7 +174,7 @@ def tree_drafter(
       scores, model_state = model.score(params, model_state, tokens, below)
       law = transform(scores.logits, columns, block, context)
       # The last node is a leaf; the clip is for places without a node.
-      found, chance = candidates(key, uniforms, jnp.minimum(node, growth.size - 1), law, context)
+      found, chance = frontier_candidates(key, uniforms, jnp.minimum(node, growth.size - 1), law, context, frontier)
       tables = tables._replace(log_q=scatter(tables.log_q, place, law.log_p))
       tree = tree._replace(candidates=put(tree.candidates, found, at), chance=put(tree.chance, chance, at))
       tree = jax.vmap(growth_lib.mark_scored, in_axes=(0, 0, None))(tree, frontier, index)
