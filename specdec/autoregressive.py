@@ -45,6 +45,7 @@ def autoregressive_step(target: LanguageModel, transform: Transform, eos_id: int
         log_prob=log_prob,
         drawn_log_prob=law.drawn_log_prob(jnp.zeros_like(token), token, committed),
         draft=none,
+        parents=none,
         tokens=token,
     )
     return after, info

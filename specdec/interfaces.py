@@ -241,6 +241,8 @@ class StepInfo(NamedTuple):
     log_prob: [B] float32, of the committed tokens at temperature 1.
     drawn_log_prob: [B] float32, of them in the law that they were drawn from.
     draft: [B, G] int32, the proposal.
+    parents: [B, G] int32, of the drafted nodes in the numbers of the block, 0 being
+      the root; `NO_PARENT` where there is no node.
     tokens: [B, D + 1] int32, the committed tokens, then anything.
   """
 
@@ -252,6 +254,7 @@ class StepInfo(NamedTuple):
   log_prob: Array
   drawn_log_prob: Array
   draft: Array
+  parents: Array
   tokens: Array
 
 

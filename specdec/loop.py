@@ -48,12 +48,14 @@ class Trace(NamedTuple):
 
   Attributes:
     draft: [B, T, G] int32, proposals.
+    parents: [B, T, G] int32, of their nodes, see `StepInfo`.
     tokens: [B, T, G + 1] int32, what was committed, then anything.
     accepted: [B, T] int32.
     committed: [B, T] int32.
   """
 
   draft: Array
+  parents: Array
   tokens: Array
   accepted: Array
   committed: Array
@@ -108,6 +110,7 @@ def _record(trace: Trace, info: StepInfo, running: Array, index: Array) -> Trace
 
   return Trace(
       put(trace.draft, info.draft),
+      put(trace.parents, info.parents),
       put(trace.tokens, info.tokens),
       put(trace.accepted, info.accepted),
       put(trace.committed, info.committed),
@@ -173,7 +176,9 @@ def generate(
       zeros(size).astype(jnp.float32), zeros().astype(jnp.float32), zeros().astype(jnp.float32),
   )  # fmt: skip
   steps = max_new_tokens  # Every step of a running row commits a token or ends it.
-  record = Trace(zeros(steps, size), zeros(steps, size + 1), zeros(steps), zeros(steps)) if trace else None
+  record = None
+  if trace:
+    record = Trace(*[zeros(steps, size)] * 2, zeros(steps, size + 1), zeros(steps), zeros(steps))
 
   def body(carry):
     index, state, sums, record = carry

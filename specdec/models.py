@@ -120,16 +120,31 @@ def load_model(
   return Model(model, params, vocabulary, module=module)
 
 
-def random_model(module: T5, vocabulary: vocabularies.Vocabulary, seed: int = 0) -> Model:
+def random_model(module: T5, vocabulary: vocabularies.Vocabulary, seed: int = 0, sharpness: float = 1.0) -> Model:
   """A model of the right sizes and no use but to be timed: random weights, all logits kept.
 
   Args:
     module: the Flax module.
     vocabulary: of the prompts; ids beyond it may be emitted.
     seed: of the weights.
+    sharpness: factor on all logits, whose standard deviation is about 1 without
+      it, so that laws are nearly uniform. Trees that grow by what the draft says
+      have the shapes of a trained draft's only if its laws are as peaked.
+
+  Raises:
+    ValueError: sharpness is not positive.
   """
+  if not sharpness > 0:
+    raise ValueError(f"sharpness: expected a factor above 0, found {sharpness}.")
   token = jnp.ones((1, 1), jnp.int32)
-  params = jax.jit(lambda key: module.init(key, token, token)["params"])(jax.random.key(seed))
+
+  @jax.jit
+  def init(key):
+    params = module.init(key, token, token)["params"]
+    params["decoder"]["decoder_norm"]["scale"] *= sharpness
+    return params
+
+  params = init(jax.random.key(seed))
   return Model(flax_model.t5_model(module), flax_model.prepare(module, params), vocabulary, module=module)
 
 

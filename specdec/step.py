@@ -82,6 +82,7 @@ def speculative_step(
         log_prob=log_prob,
         drawn_log_prob=law.drawn_log_prob(nodes, emitted, committed),
         draft=draft.tokens,
+        parents=parents,
         tokens=emitted,
     )
     return after, info

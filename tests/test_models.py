@@ -9,6 +9,7 @@ import pytest
 from specdec import models
 from specdec.data import vocabularies
 from specdec.loop import Output
+from specdec.trees import topology
 from tests.modes import tiny as lib
 from tests.modes.tiny import compiled_once, pair_files, tiny  # noqa: F401
 
@@ -67,6 +68,19 @@ def test_load_model_casts(tiny):
   half = models.load_model(lib.fakes_pair().module, str(tiny.folder / "target"), tiny.target.vocabulary, dtype="bfloat16")
   assert half.params.decoder.embedding.dtype == jnp.bfloat16
   assert tiny.target.params.decoder.embedding.dtype == jnp.float32
+
+
+def test_sharpness_multiplies_the_logits_of_random_weights(tiny):
+  prompt = tiny.target.prompt(["Ein Hund."], 8)
+
+  def logits(sharpness):
+    model = models.random_model(tiny.target.module, tiny.target.vocabulary, 3, sharpness)
+    state = model.model.init(model.params, prompt, 4)
+    return model.model.score(model.params, state, prompt.prefix, topology.chain(1))[0].logits
+
+  np.testing.assert_allclose(logits(6.0), 6 * logits(1.0), rtol=1e-4, atol=1e-5)
+  with pytest.raises(ValueError, match="sharpness: expected a factor above 0"):
+    logits(0.0)
 
 
 def test_unknown_pretrained_name():

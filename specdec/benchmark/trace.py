@@ -23,24 +23,45 @@ class Piece(NamedTuple):
   kind: str
 
 
-def calls(draft, tokens, accepted, committed, piece: Callable[[int], str]) -> Iterator[list[Piece]]:
-  """The pieces of each target call of one row.
+def calls(draft, parents, tokens, accepted, committed, piece: Callable[[int], str]) -> Iterator[list[Piece]]:
+  """The pieces of each target call of one row: of a tree the accepted path, each node after its rejected siblings.
 
   Args:
     draft: [T, G] ints, proposals.
+    parents: [T, G] ints, of their nodes, see `interfaces.StepInfo`.
     tokens: [T, G + 1] ints, what was committed.
     accepted: [T] ints.
     committed: [T] ints; a call that committed nothing is left out.
     piece: from a token id to its text.
   """
-  for proposal, kept, number, count in zip(draft, tokens, accepted, committed):
+  for proposal, above, kept, number, count in zip(draft, parents, tokens, accepted, committed):
     if count == 0:
       continue
-    line = [Piece(piece(int(t)), ACCEPTED) for t in kept[:number]]
+    path, line = _path(proposal, above, [int(t) for t in kept[:number]], 0), []
     if count > number:  # Else the call ended within its draft, by EOS or the limit.
-      line += [Piece(piece(int(t)), REJECTED) for t in proposal[number : number + 1]]
+      path.append(None)
+    for parent, child in zip([0, *path], path):
+      tried = [n for n in _children(above, parent) if child is None or n < child]
+      line += [Piece(piece(int(proposal[n - 1])), REJECTED) for n in tried]
+      if child is not None:
+        line.append(Piece(piece(int(proposal[child - 1])), ACCEPTED))
+    if count > number:
       line.append(Piece(piece(int(kept[number])), OWN))
     yield line
+
+
+def _children(parents, node: int) -> list[int]:
+  return [n for n, parent in enumerate(parents, start=1) if parent == node]
+
+
+def _path(proposal, parents, kept: Sequence[int], node: int) -> list[int] | None:
+  """The first path below `node` that says `kept`; drawn with replacement, siblings may say the same."""
+  if not kept:
+    return []
+  for child in _children(parents, node):
+    if proposal[child - 1] == kept[0] and (rest := _path(proposal, parents, kept[1:], child)) is not None:
+      return [child, *rest]
+  return None
 
 
 def readable(piece: str) -> str:

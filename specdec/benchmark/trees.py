@@ -14,7 +14,7 @@ import numpy as np
 from specdec.benchmark import acceptance
 from specdec.benchmark import timing
 from specdec.drafters.tree import DRAFT_TEMPERATURE, tree_drafter
-from specdec.interfaces import Context, LanguageModel, Params, Prompt, Scores, Transform
+from specdec.interfaces import Context, LanguageModel, Params, Prompt, Scores, Transform, Verdict
 from specdec.probability.transforms import GREEDY_TEMPERATURE
 from specdec.trees.growth import Growth
 
@@ -98,42 +98,68 @@ def free_model(vocab_size: int) -> LanguageModel:
   return LanguageModel(init, score, lambda state, path, count: state)
 
 
-_BUILDS = 16  # Proposals of one timed loop.
+class Text(NamedTuple):
+  """What a call decoded: a prompt, its outputs [B, L], and how many tokens [B] of each count."""
+
+  prompt: Prompt
+  tokens: Any
+  lengths: Any
 
 
-def build_loop(growth: Growth, transform: Transform, vocab_size: int) -> Callable[[Array, Prompt, Any], Array]:
-  """A jitted loop of proposals whose draft is free: drawing, growing, masks and laws are left. See `build_seconds`."""
-  drafter = tree_drafter(free_model(vocab_size), growth, transform)
+def proposal_timer(model: LanguageModel, growth: Growth, transform: Transform) -> Callable[..., float]:
+  """Makes a function that measures a proposal: the draft's calls, and what builds the tree from them.
 
-  def loop(key: Array, prompt: Prompt, sampling: Any) -> Array:
-    batch = prompt.prefix.shape[0]
-    state = drafter.init(None, prompt, growth.size + 8)
-    context = Context(jnp.zeros((batch, 8), jnp.int32), prompt.prefix_length, prompt.prefix_length, sampling)
-
-    def body(i, carry):
-      state, tokens = carry
-      keys = jax.random.split(jax.random.fold_in(key, i), batch)
-      # Each proposal starts from a token of the one before, so that none can be left out.
-      start = context._replace(tokens=context.tokens.at[:, 0].set(tokens[:, -1]))
-      draft, after = drafter.propose(keys, None, state, start)
-      return after._replace(length=state.length), draft.tokens + draft.topology.parents[..., 1:] % 2
-
-    return jax.lax.fori_loop(0, _BUILDS, body, (state, jnp.zeros((batch, growth.size), jnp.int32)))[1]
-
-  return jax.jit(loop)
-
-
-def build_seconds(loop: Callable[[Array, Prompt, Any], Array], prompt: Prompt, sampling: Any, repeats: int = 5) -> float:
-  """Seconds to build a tree once, the draft's own calls not counted.
+  The draft proposes at each place of a text, as in a decode whose every step
+  accepts nothing and adds the text's next token. With `free_model` the building
+  is left: laws, drawing children, growing, and masks. Compiled once for all
+  settings.
 
   Args:
-    loop: from `build_loop`.
-    prompt: of the requests.
-    sampling: settings of each row.
-    repeats: timed loops; their median counts.
+    model: the draft.
+    growth: the construction.
+    transform: the one that decoding uses.
+
+  Returns:
+    `(params, texts, sampling, repeats=5) -> seconds` of one proposal: of each of
+    `texts` the median over `repeats`, summed, over the number of places.
   """
-  times = timing.in_turns({"build": lambda: loop(jax.random.key(0), prompt, sampling)}, repeats)
-  return float(np.median(times["build"])) / _BUILDS
+  drafter = tree_drafter(model, growth, transform)
+
+  @jax.jit
+  def open_(params: Any, text: Text) -> tuple[Any, Array]:
+    batch, width = text.prompt.prefix.shape
+    length = width + text.tokens.shape[1] + 2
+    place = jax.vmap(lambda row, new, at: jax.lax.dynamic_update_slice_in_dim(row, new, at, 0))
+    whole = jnp.zeros((batch, length), jnp.int32).at[:, :width].set(text.prompt.prefix)
+    return drafter.init(params, text.prompt, length + growth.size), place(whole, text.tokens, text.prompt.prefix_length)
+
+  @jax.jit
+  def loop(count: Array, params: Any, opened: tuple[Any, Array], first: Array, sampling: Any) -> Array:
+    state, tokens = opened
+    batch = tokens.shape[0]
+    zeros, ones = jnp.zeros((batch,), jnp.int32), jnp.ones((batch,), jnp.int32)
+    nothing = Verdict(jnp.zeros((batch, growth.size), jnp.int32), zeros, zeros, jnp.zeros((batch, growth.size)))
+
+    def body(i, carry):
+      state, total = carry
+      keys = jax.random.split(jax.random.fold_in(jax.random.key(0), i), batch)
+      draft, state = drafter.propose(keys, params, state, Context(tokens, first + i, first, sampling))
+      # The whole proposal is used, so that nothing of it can be left out.
+      parts = draft.tokens.sum(), draft.topology.mask.sum(), jnp.isfinite(draft.log_q[:, -1, 0]).sum()
+      return drafter.observe(state, nothing, ones), total + sum(parts)
+
+    return jax.lax.fori_loop(0, count, body, (state, jnp.int32(0)))[1]
+
+  def seconds(params: Any, texts: Sequence[Text], sampling: Any, repeats: int = 5) -> float:
+    total, places = 0.0, 0
+    for text in texts:
+      count, opened = int(np.max(text.lengths)), open_(params, text)
+      run = functools.partial(loop, jnp.int32(count), params, opened, text.prompt.prefix_length, sampling)
+      total += float(np.median(timing.in_turns({"loop": run}, repeats)["loop"]))
+      places += count
+    return total / places
+
+  return seconds
 
 
 def ratio(numerators: Sequence[float], denominators: Sequence[float]) -> tuple[float, float]:

@@ -22,7 +22,7 @@ from specdec.probability.transforms import GREEDY_TEMPERATURE
 from specdec.trees import children as children_lib
 from specdec.trees import growth as growth_lib
 from specdec.trees import topology
-from specdec.trees.growth import Growth, NO_NODE, Tree
+from specdec.trees.growth import Growth, NO_NODE, NO_TOKEN, Tree
 
 Array = jax.Array
 
@@ -30,6 +30,9 @@ Array = jax.Array
 _SIBLINGS = 0x5EED
 
 DRAFT_TEMPERATURE = 0.6  # DySpec's draft is always drawn at it (section 5.1); here it values the trees of greedy rows.
+
+
+_PIECE = 2  # Nodes of the frontier whose children are drawn at a time.
 
 
 class TreeDraftState(NamedTuple):
@@ -45,6 +48,7 @@ class _Tables(NamedTuple):
 
   node: Array  # [B, C W], the node in each pending slot, `NO_NODE` where none
   log_q: Array  # [B, N, V], the law after each node that was scored; the last node is a leaf
+  line: Array  # [B, N + 1, N + 1] bool, of each node that was scored its ancestors and itself
 
 
 def siblings_noise(keys: Array, node: Array, shape: tuple[int, ...], gumbel: bool) -> Array:
@@ -98,8 +102,9 @@ def tree_drafter(
 
     def best():
       tokens = children_lib.most_likely(law.logits, count, growth.fills)
-      q = jax.nn.softmax(law.logits / draft_temperature, axis=-1)
-      return tokens, children_lib.chances(tokens, q)
+      scaled = law.logits / draft_temperature
+      log_q = children_lib.at_tokens(scaled, tokens) - jax.nn.logsumexp(scaled, axis=-1, keepdims=True)
+      return tokens, children_lib.chances(tokens, log_q)
 
     def sampled():
       uniform = jnp.take_along_axis(uniforms, node, axis=1)
@@ -109,11 +114,28 @@ def tree_drafter(
         tokens = children_lib.with_replacement(uniform, noise, law.log_p, count)
       else:
         tokens = children_lib.without_replacement(uniform, noise, law.log_p, count, growth.fills)
-      q = jnp.nan_to_num(jnp.exp(law.log_p), nan=0.0)
-      found = tokens, children_lib.chances(tokens, q, growth.replacement)
-      return jax.tree.map(lambda a, b: jnp.where(greedy[:, None, None], a, b), best(), found)
+      return tokens, children_lib.chances(tokens, children_lib.at_tokens(law.log_p, tokens), growth.replacement)
 
-    return jax.lax.cond(jnp.all(greedy), best, sampled)
+    def mixed():
+      return jax.tree.map(lambda a, b: jnp.where(greedy[:, None, None], a, b), best(), sampled())
+
+    # Two conditions: neither kind of batch pays for the other.
+    drawn = lambda: jax.lax.cond(jnp.any(greedy), mixed, sampled)
+    return jax.lax.cond(jnp.all(greedy), best, drawn)
+
+  def frontier_candidates(key: Array, uniforms: Array, node: Array, law: Law, context: Context, frontier: Array):
+    """`candidates` of the first nodes up to the last that is there: a deep tree rarely fills its frontier."""
+    batch, width = node.shape
+    piece = min(_PIECE, width)
+
+    def draw_piece(i, found):
+      part = lambda x: jax.lax.dynamic_slice_in_dim(x, i * piece, piece, 1)  # The last one may begin earlier.
+      new = candidates(key, uniforms, part(node), Law(part(law.log_p), part(law.logits)), context)
+      return jax.tree.map(lambda x, y: jax.lax.dynamic_update_slice_in_dim(x, y, i * piece, 1), found, new)
+
+    needed = jnp.where(frontier != NO_NODE, 1 + jnp.arange(width), 0).max()
+    nothing = jnp.full((batch, width, count), NO_TOKEN, jnp.int32), jnp.zeros((batch, width, count), jnp.float32)
+    return jax.lax.fori_loop(0, -(-needed // piece), draw_piece, nothing)
 
   def propose(key: Array, params: Any, state: TreeDraftState, context: Context) -> tuple[Draft, TreeDraftState]:
     batch = key.shape[0]
@@ -124,11 +146,14 @@ def tree_drafter(
     tokens, chance = candidates(key, uniforms, root, law, context)
 
     put = lambda table, value, at: jax.lax.dynamic_update_slice_in_dim(table, value.astype(table.dtype), at, 1)
+    scatter = jax.vmap(lambda table, node, value: table.at[node].set(value, mode="drop"))
+    nodes = jnp.arange(growth.size + 1)
     tree = jax.tree.map(lambda x: jnp.broadcast_to(x, (batch, *x.shape)), growth_lib.seed(growth))
     tree = tree._replace(candidates=put(tree.candidates, tokens, 0), chance=put(tree.chance, chance, 0))
     tables = _Tables(
         node=jnp.full((batch, growth.slots), NO_NODE, jnp.int32),
         log_q=put(jnp.zeros((batch, growth.size, law.log_p.shape[-1]), jnp.float32), law.log_p, 0),
+        line=jnp.broadcast_to(jnp.eye(growth.size + 1, dtype=bool), (batch, growth.size + 1, growth.size + 1)),
     )
     first = jnp.where(jnp.arange(growth.width) == 0, 0, NO_NODE).astype(jnp.int32)
     tree, frontier = grow(tree, jnp.int32(0), jnp.broadcast_to(first, (batch, growth.width)))
@@ -136,19 +161,21 @@ def tree_drafter(
     def call(carry):
       index, model_state, tree, tables, frontier = carry
       at = 1 + index * growth.width
-      tables = tables._replace(node=put(tables.node, frontier, at - 1))
-      block, columns = _window(tree, tables.node, frontier, fixed)
       node = jnp.maximum(frontier, 0)
+      # A node's parent was scored before it, so that its line is known.
+      parent = jnp.maximum(jnp.take_along_axis(tree.parents, node, axis=1), 0)
+      line = jnp.take_along_axis(tables.line, parent[:, :, None], axis=1) | (node[:, :, None] == nodes)
+      place = jnp.where(frontier == NO_NODE, growth.size + 1, frontier)
+      tables = tables._replace(node=put(tables.node, frontier, at - 1), line=scatter(tables.line, place, line))
+      block, columns = _window(tree, tables.node, frontier, line)
       tokens = jnp.take_along_axis(tree.tokens, node, axis=1)
       # The root is committed: for the draft the first uncommitted position is that of depth 1.
       below = dataclasses.replace(block, depth=block.depth - 1, columns=block.columns - 1)
       scores, model_state = model.score(params, model_state, tokens, below)
       law = transform(scores.logits, columns, block, context)
       # The last node is a leaf; the clip is for places without a node.
-      found, chance = candidates(key, uniforms, jnp.minimum(node, growth.size - 1), law, context)
-      place = jnp.where(frontier == NO_NODE, growth.size, frontier)
-      log_q = jax.vmap(lambda table, node, value: table.at[node].set(value, mode="drop"))(tables.log_q, place, law.log_p)
-      tables = tables._replace(log_q=log_q)
+      found, chance = frontier_candidates(key, uniforms, jnp.minimum(node, growth.size - 1), law, context, frontier)
+      tables = tables._replace(log_q=scatter(tables.log_q, place, law.log_p))
       tree = tree._replace(candidates=put(tree.candidates, found, at), chance=put(tree.chance, chance, at))
       tree = jax.vmap(growth_lib.mark_scored, in_axes=(0, 0, None))(tree, frontier, index)
       tree, after = grow(tree, index + 1, frontier)
@@ -175,13 +202,13 @@ def tree_drafter(
   return Drafter(init, propose, observe, growth.size)
 
 
-def _window(tree: Tree, slots: Array, frontier: Array, fixed: topology.Topology | None) -> tuple[topology.Topology, Array]:
-  """The nodes `frontier` [B, W] as rows over the pending slots, which hold nodes `slots` [B, S]; and the slots' tokens."""
-  batch = frontier.shape[0]
-  shape = (topology.from_parent_arrays(tree.parents) if fixed is None else fixed).per_row(batch)
+def _window(tree: Tree, slots: Array, frontier: Array, line: Array) -> tuple[topology.Topology, Array]:
+  """The nodes `frontier` [B, W] as rows over the pending slots, and the slots' tokens.
+
+  `slots` [B, S] are the nodes that they hold, `line` [B, W, N + 1] the ancestors of each row and itself.
+  """
   node, held = jnp.maximum(frontier, 0), jnp.maximum(slots, 0)
-  mask = jnp.take_along_axis(shape.mask, node[:, :, None], axis=1)  # [B, W, N + 1]
-  mask = jnp.take_along_axis(mask, held[:, None, :], axis=2)
+  mask = jnp.take_along_axis(line, held[:, None, :], axis=2)
   mask = mask & (slots >= 0)[:, None, :] & (frontier >= 0)[:, :, None]
   at = lambda x, index: jnp.take_along_axis(x, index, axis=1)
   above = jnp.maximum(at(tree.parents, node), 0)

@@ -1,6 +1,6 @@
 """`--mode=trace`: decodes drawn token by token, and as a timeline, in the terminal and as HTML."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import sys
 
 from specdec import models
@@ -10,7 +10,7 @@ from specdec.benchmark import timeline
 from specdec.benchmark import timing
 from specdec.benchmark import trace as trace_lib
 from specdec.data import prompts
-from specdec.interfaces import Params
+from specdec.interfaces import LanguageModel, Params, Step
 from specdec.modes.decode import check_finite, Decoder
 
 
@@ -29,6 +29,7 @@ def trace(
     seed: int = 0,
     colour: bool | None = None,
     timeline_gammas: Sequence[int] = (),
+    method: Callable[[LanguageModel, LanguageModel], Step] | None = None,
 ) -> None:
   """Draws the first `sentences` of `input`.
 
@@ -50,6 +51,9 @@ def trace(
     timeline_gammas: for each, 0 being plain decoding, the first sentence is also
       drawn as a timeline of its calls by their measured times (Figure 5 of
       Leviathan et al. 2023); in a `.svg` there is no room for it.
+    method: builds the step from target and draft, such as `recipes.dyspec` with
+      its size bound (gin/trees): of a tree the accepted path is drawn, each token
+      after its rejected siblings. None drafts chains of gamma.
   """
   models.pair(target, draft)
   if sentences < 1:
@@ -60,14 +64,14 @@ def trace(
   settings = dict(temperature=temperature, top_k=top_k, top_p=top_p)
   params = Params(target.params, draft.params)
   shape = dict(batch_size=1, input_lengths=input_lengths, max_new_tokens=max_new_tokens, seed=seed)
-  decoder = Decoder(draft.drafts_for(target, gamma), params, settings, **shape, trace=True)
+  step = method(target.model, draft.model) if method else draft.drafts_for(target, gamma)
+  decoder = Decoder(step, params, settings, **shape, trace=True)
   pieces = target.vocabulary.pieces()
   drawn = []
   for request in requests:
     result, _ = decoder([request])
     check_finite(result.stop)
-    rows = (result.trace.draft[0], result.trace.tokens[0], result.trace.accepted[0], result.trace.committed[0])
-    lines = list(trace_lib.calls(*rows, lambda token: trace_lib.readable(pieces[token])))
+    lines = list(trace_lib.calls(*(steps[0] for steps in result.trace), lambda token: trace_lib.readable(pieces[token])))
     source = request.inputs if request.inputs is not None else target.vocabulary.decode(request.input_ids)
     drawn.append((source, lines))
     print(f"{source}\n{trace_lib.to_terminal(lines, sys.stdout.isatty() if colour is None else colour)}\n")

@@ -14,24 +14,24 @@ import tqdm
 from specdec import models
 from specdec import recipes
 from specdec.acceptance import multi_round
-from specdec.benchmark import lines
 from specdec.benchmark import report
 from specdec.benchmark import timing
+from specdec.benchmark import tree_pages
 from specdec.benchmark import trees as measure
 from specdec.data import prompts
-from specdec.interfaces import Params, Step
+from specdec.interfaces import Params, Prompt, Step
 from specdec.modes.decode import check_finite, Decoder
 from specdec.trees import dyspec
 from specdec.trees import sequoia
 from specdec.trees import specinfer
 from specdec.trees import static
+from specdec.trees import topology
 from specdec.trees.growth import Growth
 
 METHODS = ("chain", "specinfer", "sequoia", "dyspec", "dyspec_threshold")
-_COLUMNS = (
-    "temperature", "size", "method", "tokens_per_step", "standard_error", "drafted_per_step", "ms_per_token",
-    "ms_per_step", "build_ms", "build_share",
-)  # fmt: skip
+_TIMED = 4  # Calls whose texts proposals are timed on.
+_CALLS = 8  # Of a timed loop of one model.
+_LAYER = 8  # Tokens of a timed call of the draft, about a layer of a tree.
 
 
 class _Shape(NamedTuple):
@@ -50,6 +50,7 @@ def trees(
     output: str,
     table: str | None = None,
     plot: str | None = None,
+    time_plot: str | None = None,
     premise_plot: str | None = None,
     methods: Sequence[str] = METHODS,
     sizes: Sequence[int] = (8, 16, 32, 64),
@@ -66,17 +67,18 @@ def trees(
 ) -> list[dict[str, Any]]:
   """Decodes the same sentences with every method, size and temperature.
 
-  First it measures, by temperature, acceptance by child rank (for Sequoia) and
-  acceptance by draft probability (DySpec's premise). A run that was stopped
-  goes on after the last whole record of `output`.
+  First it measures, by temperature, acceptance by child rank (for Sequoia),
+  acceptance by draft probability (DySpec's premise), and the models' calls. A run
+  that was stopped goes on after the last whole record of `output`.
 
   Args:
     target: the target.
     draft: the draft.
     input: sources, see `data.prompts.read_requests`.
     output: JSONL, a record a cell is added as it is measured.
-    table: a Markdown file for the table, or None.
+    table: a Markdown file for the tables, or None.
     plot: an SVG file for tokens a step against size, or None.
+    time_plot: an SVG file for the time of a step against size, or None.
     premise_plot: an SVG file for acceptance against draft probability, or None.
     methods: of `METHODS`.
     sizes: drafted nodes, the same for all methods; a chain drafts so many tokens.
@@ -93,11 +95,11 @@ def trees(
     seed: of all draws.
 
   Returns:
-    The records of `output`: of kind 'rank' and 'premise' by temperature, 'cell'
-    (accepted tokens a step with its standard error over sentences, times, the
-    time to build a tree without the draft's calls and its share of the step),
-    and 'budget' by temperature (the best size for Sequoia as its cost model has
-    it, and as measured).
+    The records of `output`: of kind 'rank', 'premise' and 'calls' (seconds of the
+    target's calls by block size, and of the draft's) by temperature, 'cell'
+    (accepted tokens a step with its standard error over sentences, and times; see
+    `tree_pages.page`), and 'budget' by temperature (the best size for Sequoia as
+    its cost model has it, and as measured).
 
   Raises:
     ValueError: bad input, an unknown method, or `output` of other settings.
@@ -114,6 +116,7 @@ def trees(
   run = _Run(target, draft, requests, shape, log)
   for temperature in temperatures:
     run.probe(temperature, probe_children)
+    run.calls(temperature, sizes)
   cells = [(t, n, m) for n in sizes for m in methods for t in temperatures]
   for temperature, size, method in tqdm.tqdm(cells, unit="cell", disable=not sys.stderr.isatty()):
     if log.find("cell", temperature=temperature, size=size, method=method):
@@ -123,19 +126,18 @@ def trees(
     growth = _growth(method, size, acceptance, expansion, width, max_depth)
     run.cell(temperature, size, method, growth)
   for temperature in temperatures:
-    run.budget(temperature, sizes, max_depth)
-  records = log.records
-  found = [r for r in records if r["kind"] == "cell"]
-  printed = report.table(sorted(found, key=lambda r: (r["temperature"], r["size"], methods.index(r["method"]))), _COLUMNS)
-  print(printed, file=sys.stderr)
-  if table:
-    report.write_text(table, printed + "\n\n" + report.table([r for r in records if r["kind"] == "budget"], (
-        "temperature", "predicted_size", "predicted_speed", "measured_size", "measured_ms_per_token")) + "\n")  # fmt: skip
-  if plot:
-    report.write_text(plot, _plot(found, methods, temperatures))
-  if premise_plot:
-    report.write_text(premise_plot, _premise_plot([r for r in records if r["kind"] == "premise"]))
-  return records
+    run.budget(temperature, max_depth)
+  print(tree_pages.cells(log.records, methods), file=sys.stderr)
+  pages = {
+      table: lambda: tree_pages.page(log.records, methods),
+      plot: lambda: tree_pages.tokens_plot(log.records, methods),
+      time_plot: lambda: tree_pages.time_plot(log.records, methods),
+      premise_plot: lambda: tree_pages.premise_plot(log.records),
+  }
+  for path, text in pages.items():
+    if path:
+      report.write_text(path, text())
+  return log.records
 
 
 def _several_chains(size: int) -> tuple[int, ...]:
@@ -155,6 +157,16 @@ def _growth(method: str, size: int, acceptance, expansion, width: int, max_depth
   if method == "dyspec":
     return dyspec.dyspec_growth(size, width, max_depth)
   return dyspec.dyspec_threshold_growth(size, 1 / size, width, max_depth)
+
+
+def _logits(model: models.Model, prompt: Prompt) -> int:
+  """How many logits a model has: of random weights more than its vocabulary."""
+
+  def score(params, prompt):
+    state = model.model.init(params, prompt, prompt.prefix.shape[1] + 1)
+    return model.model.score(params, state, prompt.prefix[:, :1], topology.chain(1))[0].logits
+
+  return jax.eval_shape(score, model.params, prompt).shape[-1]
 
 
 class _Log:
@@ -191,6 +203,7 @@ class _Run:
     self._params = Params(target.params, draft.params)
     self._transform = recipes.sampling_transform()
     self._made: dict[Any, Any] = {}  # Steps and timed loops: compiled once for all temperatures.
+    self._logits = _logits(target, self._decoder(recipes.autoregressive(target.model), 0.0).arguments(requests[:1])[3])
 
   def _decoder(self, step: Step, temperature: float) -> Decoder:
     return Decoder(step, self._params, dict(temperature=temperature), **self._shape._asdict())
@@ -208,17 +221,18 @@ class _Run:
       self._made[key] = make()
     return self._made[key]
 
-  def _tree(self, growth: Growth, method: str) -> tuple[Step, Any]:
-    """The step of a construction, and the loop that times its building."""
+  def _tree(self, growth: Growth, method: str) -> tuple[Step, Callable[..., float], Callable[..., float]]:
+    """The step of a construction, and what times its proposals, with the draft and with a free one."""
     shape = tuple(growth.topology.parents.tolist()) if growth.topology is not None else None
     rule = multi_round.with_replacement if growth.replacement else multi_round.without_replacement
     target, draft = self._target.model, self._draft.model
 
     def make():
-      loop = measure.build_loop(growth, self._transform, self._target.vocabulary.size)
+      free = measure.free_model(self._logits)
+      timers = [measure.proposal_timer(model, growth, self._transform) for model in (draft, free)]
       if method == "chain":
-        return recipes.leviathan(target, draft, growth.size), loop
-      return recipes.tree(target, draft, growth, rule), loop
+        return recipes.leviathan(target, draft, growth.size), *timers
+      return recipes.tree(target, draft, growth, rule), *timers
 
     return self._once((method, growth.size, shape), make)
 
@@ -244,65 +258,62 @@ class _Run:
   def cell(self, temperature: float, size: int, method: str, growth: Growth) -> None:
     """Decodes all sentences with one method."""
     totals: dict[str, list] = {"committed": [], "steps": [], "drafted": []}
-    seconds = 0.0
-    step, build_loop = self._tree(growth, method)
+    seconds, texts = 0.0, []
+    step, propose, build = self._tree(growth, method)
     for result, group, taken, arguments in self._decode(step, temperature):
       seconds += taken
       for name, values in totals.items():
         values += getattr(result.statistics, name)[: len(group)].tolist()
+      _, _, _, prompt, sampling, *_ = arguments
+      if len(texts) < _TIMED:
+        texts.append(measure.Text(prompt, result.tokens, result.lengths))
     mean, error = measure.ratio(totals["committed"], totals["steps"])
     steps, tokens = sum(totals["steps"]), sum(totals["committed"])
-    _, _, _, prompt, sampling, *_ = arguments
-    build = measure.build_seconds(build_loop, prompt, sampling)
     step_seconds = seconds / steps * self._shape.batch_size
+    calls = self._known_calls(temperature)["target_seconds"]
+    build_seconds = build(None, texts, sampling)
     self._log.add(
         "cell", temperature=temperature, size=size, method=method, tokens_per_step=mean, standard_error=error,
         drafted_per_step=sum(totals["drafted"]) / steps, steps=steps, committed=tokens, ms_per_token=1e3 * seconds / tokens,
-        ms_per_step=1e3 * step_seconds, build_ms=1e3 * build, build_share=build / step_seconds,
+        ms_per_step=1e3 * step_seconds, target_ms=1e3 * calls[str(size + 1)],
+        propose_ms=1e3 * propose(self._params.draft, texts, sampling), build_ms=1e3 * build_seconds,
+        build_share=build_seconds / step_seconds,
         parents=None if growth.topology is None else growth.topology.parents.tolist(),
     )  # fmt: skip
 
-  def budget(self, temperature: float, sizes: Sequence[int], max_depth: int) -> None:
+  def _known_calls(self, temperature: float) -> dict[str, Any] | None:
+    found = [r for r in self._log.records if (r["kind"], r.get("temperature")) == ("calls", temperature)]
+    return found[-1] if found else None  # Sizes may have been added.
+
+  def calls(self, temperature: float, sizes: Sequence[int]) -> None:
+    """Times the target's calls for each block, and the draft's."""
+    known = self._known_calls(temperature)
+    if known and all(str(size + 1) in known["target_seconds"] for size in sizes):
+      return
+    decoder = self._decoder(self._once("plain", lambda: recipes.autoregressive(self._target.model)), temperature)
+    _, _, params, prompt, sampling, *_ = decoder.arguments(self._requests[: self._shape.batch_size])
+    blocks = [1, *(size + 1 for size in sizes)]
+    loop = lambda model, n: timing.call_loop(model, n, _CALLS, self._transform)
+    opened = lambda model, own: (own, timing.open_request(model, own, prompt, _CALLS + max(blocks)), sampling)
+    target, draft = opened(self._target.model, params.target), opened(self._draft.model, params.draft)
+    loops = {str(n): (self._once(("call", n), lambda: loop(self._target.model, n)), target) for n in blocks}
+    loops["draft"] = (self._once("draft", lambda: loop(self._draft.model, _LAYER)), draft)
+    seconds = timing.in_turns({name: functools.partial(f, *arguments) for name, (f, arguments) in loops.items()}, 5)
+    median = {name: float(np.median(s)) / _CALLS for name, s in seconds.items()}
+    self._log.add("calls", temperature=temperature, draft_seconds=median.pop("draft"), target_seconds=median)
+
+  def budget(self, temperature: float, max_depth: int) -> None:
     """The best size for a fixed tree as the cost model has it, beside the measured one."""
     measured = [r for r in self._log.records if r["kind"] == "cell" and r["method"] == "sequoia"]
     measured = [r for r in measured if r["temperature"] == temperature]
     if not measured or self._log.find("budget", temperature=temperature):
       return
     acceptance = self._log.find("rank", temperature=temperature)["acceptance"]
-    decoder = self._decoder(self._once("plain", lambda: recipes.autoregressive(self._target.model)), temperature)
-    _, _, params, prompt, sampling, *_ = decoder.arguments(self._requests[: self._shape.batch_size])
-    blocks = [1, *(size + 1 for size in sizes)]
-    loop = lambda model, n: timing.call_loop(model, n, 8, self._transform)
-    opened = lambda model, own: (own, timing.open_request(model, own, prompt, 8 + max(blocks)), sampling)
-    target, draft = opened(self._target.model, params.target), opened(self._draft.model, params.draft)
-    loops = {f"target{n}": (self._once(("call", n), lambda: loop(self._target.model, n)), target) for n in blocks}
-    loops["draft"] = (self._once("draft", lambda: loop(self._draft.model, 8)), draft)
-    seconds = timing.in_turns({name: functools.partial(f, *arguments) for name, (f, arguments) in loops.items()}, 5)
-    median = {name: float(np.median(s)) / 8 for name, s in seconds.items()}
-    shape, speed = sequoia.best_size(acceptance, {n - 1: median[f"target{n}"] for n in blocks}, median["draft"], max_depth)
+    calls = self._known_calls(temperature)
+    times = {int(block) - 1: seconds for block, seconds in calls["target_seconds"].items()}
+    shape, speed = sequoia.best_size(acceptance, times, calls["draft_seconds"], max_depth)
     best = min(measured, key=lambda r: r["ms_per_token"])
     self._log.add(
         "budget", temperature=temperature, predicted_size=len(shape.parents) - 1, predicted_speed=speed,
-        measured_size=best["size"], measured_ms_per_token=best["ms_per_token"], call_seconds=median,
+        measured_size=best["size"], measured_ms_per_token=best["ms_per_token"],
     )  # fmt: skip
-
-
-def _plot(cells: Sequence[dict[str, Any]], methods: Sequence[str], temperatures: Sequence[float]) -> str:
-  panel = lambda t, m: sorted(
-      (r["size"], r["tokens_per_step"], r["standard_error"]) for r in cells if (r["temperature"], r["method"]) == (t, m)
-  )
-  plots = [(f"T = {t:g}", {m: points for m in methods if (points := panel(t, m))}) for t in temperatures]
-  return lines.panels(plots, "drafted nodes a step", "tokens a step", log_x=True)
-
-
-def _premise_plot(premises: Sequence[dict[str, Any]]) -> str:
-  """Mean acceptance in each bin of draft probability, with a binomial error, by temperature."""
-
-  def points(record):
-    for weight, probability, accepted in zip(record["weight"], record["probability"], record["accepted"]):
-      if weight >= 5:
-        rate = accepted / weight
-        yield probability / weight, rate, (max(rate * (1 - rate), 0.0) / weight) ** 0.5
-
-  plots = [(f"T = {r['temperature']:g}", {"acceptance": list(points(r))}) for r in premises]
-  return lines.panels(plots, "draft probability", "acceptance", diagonal=True)

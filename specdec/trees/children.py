@@ -103,20 +103,24 @@ def _ranked(score: Array, allowed: Array, count: int) -> Array:
   return jnp.pad(tokens, pad, constant_values=NO_TOKEN).astype(jnp.int32)
 
 
-def chances(tokens: Array, q: Array, replacement: bool = False) -> Array:
+def chances(tokens: Array, log_q: Array, replacement: bool = False) -> Array:
   """The probability of each child when it was drawn: `q(y_k) / (1 - sum_{j < k} q(y_j))`, or q itself with replacement.
 
   Args:
     tokens: [..., K] int32, `NO_TOKEN` has none.
-    q: [..., V].
+    log_q: [..., K], log q of each of them.
     replacement: whether earlier siblings stay in.
 
   Returns:
     float32 [..., K] in [0, 1].
   """
-  at = jnp.take_along_axis(q, jnp.maximum(tokens, 0), axis=-1)
-  at = jnp.where(tokens == NO_TOKEN, 0.0, at)
+  at = jnp.where(tokens == NO_TOKEN, 0.0, jnp.nan_to_num(jnp.exp(log_q), nan=0.0))
   if replacement:
     return at
-  left = q.sum(-1, keepdims=True) - (jnp.cumsum(at, axis=-1) - at)
-  return jnp.clip(jnp.nan_to_num(at / jnp.maximum(left, jnp.finfo(q.dtype).tiny)), 0.0, 1.0)
+  left = 1.0 - (jnp.cumsum(at, axis=-1) - at)
+  return jnp.clip(at / jnp.maximum(left, jnp.finfo(at.dtype).tiny), 0.0, 1.0)
+
+
+def at_tokens(x: Array, tokens: Array) -> Array:
+  """The entries of x [..., V] at tokens [..., K]; at token 0 for `NO_TOKEN`."""
+  return jnp.take_along_axis(x, jnp.maximum(tokens, 0), axis=-1)

@@ -13,6 +13,7 @@ NAMES = ["<pad>", "</s>", "▁a", "▁b", "c", "<x>&", "▁d", "'e\"", "f", "g"]
 
 # Five steps of gamma 2: one accepted, none, both (with a bonus), EOS within the draft, and one after the end.
 DRAFT = np.array([[2, 9], [8, 9], [4, 5], [6, 1], [3, 3]])
+CHAIN = np.tile([0, 1], (5, 1))
 TOKENS = np.array([[2, 3, 0], [3, 0, 0], [4, 5, 7], [6, 1, 0], [3, 3, 3]])
 ACCEPTED_COUNT = np.array([1, 0, 2, 2, 0])
 COMMITTED = np.array([2, 1, 3, 2, 0])
@@ -20,7 +21,7 @@ COMMITTED = np.array([2, 1, 3, 2, 0])
 
 @pytest.fixture(scope="module")
 def lines():
-  return list(trace.calls(DRAFT, TOKENS, ACCEPTED_COUNT, COMMITTED, lambda token: trace.readable(NAMES[token])))
+  return list(trace.calls(DRAFT, CHAIN, TOKENS, ACCEPTED_COUNT, COMMITTED, lambda token: trace.readable(NAMES[token])))
 
 
 def test_each_token_is_marked_for_what_became_of_it(lines):
@@ -39,8 +40,24 @@ def test_what_is_not_rejected_is_the_output(lines):
 
 
 def test_a_call_that_the_limit_cut_has_no_token_of_the_target():
-  (line,) = trace.calls(np.array([[2, 3]]), np.array([[2, 3, 4]]), np.array([1]), np.array([1]), NAMES.__getitem__)
+  (line,) = trace.calls(np.array([[2, 3]]), CHAIN, np.array([[2, 3, 4]]), np.array([1]), np.array([1]), NAMES.__getitem__)
   assert line == [Piece("▁a", ACCEPTED)]
+
+
+def test_a_tree_shows_its_path_and_the_siblings_that_were_rejected():
+  """Children of the root 2, 3; below 3: 6, below which 8, 9; below 2: 6. Numbers 7 and 8 have no node."""
+  draft, parents = np.array([[2, 3, 6, 6, 8, 9, 0]]), np.array([[0, 0, 2, 1, 3, 3, -1]])
+  show = lambda kept, accepted, committed: "".join(
+      trace.to_terminal(list(trace.calls(draft, parents, np.array([kept]), [accepted], [committed], "{}".format)), False)
+  )
+  assert show([3, 6, 7], 2, 3) == "[-2-]36[-8-][-9-]{7}"
+  assert show([3, 6, 9, 4], 3, 4) == "[-2-]36[-8-]9{4}"
+  assert show([2, 6, 5], 2, 3) == "26{5}"
+  assert show([7], 0, 1) == "[-2-][-3-]{7}"
+  assert show([3, 6], 2, 2) == "[-2-]36"  # Cut by the limit.
+  # With replacement siblings may say the same: only below the second 2 is there a 6.
+  (line,) = trace.calls(np.array([[2, 2, 6]]), np.array([[0, 0, 2]]), np.array([[2, 6, 1]]), [2], [3], "{}".format)
+  assert [p.text for p in line if p.kind == ACCEPTED] == ["2", "6"]
 
 
 def test_terminal(lines):

@@ -15,6 +15,7 @@ from specdec.drafters.tree import tree_drafter
 from specdec.interfaces import StopCode
 from specdec.step import speculative_step
 from specdec.trees import dyspec
+from specdec.trees import specinfer
 from specdec.trees import static
 from tests import fakes
 from tests import oracles
@@ -42,8 +43,13 @@ def step(name):
   growth = {
       "fixed": lambda: static.static_growth([-1, 0, 0, 1, 2, 3]),
       "dyspec": lambda: dyspec.dyspec_growth(6, width=2),
+      "dyspec_threshold": lambda: dyspec.dyspec_threshold_growth(6, 0.1, width=2),
+      "specinfer": lambda: specinfer.specinfer_growth((2, 1)),
   }[name]()
-  return recipes.tree(model, model, growth)
+  if name in ("fixed", "dyspec"):
+    return recipes.tree(model, model, growth)
+  rule = multi_round.with_replacement if growth.replacement else multi_round.without_replacement
+  return speculative_step(model, tree_drafter(model, growth, simple), rule, simple, fakes.EOS)
 
 
 def run(name, tables, rows=np.arange(BATCH), setting=None, keys=None):
@@ -121,8 +127,22 @@ def test_a_draft_that_is_not_finite_leaves_the_greedy_output(tables):
     assert not np.asarray(out.statistics.accepted)[MIXED["temperature"] > 0].any()
 
 
-def test_settings_and_keys_compile_nothing_again(tables):
-  run("dyspec", tables)
-  before = loop.generate._cache_size()
-  run("dyspec", tables, setting={**MIXED, "temperature": np.ones(BATCH)}, keys=loop.row_keys(jax.random.key(9), BATCH))
-  assert loop.generate._cache_size() == before
+@pytest.mark.parametrize("name", ["fixed", "dyspec", "dyspec_threshold", "specinfer"])
+def test_a_configuration_is_compiled_once(name, tables):
+  """Whatever the settings, keys, prompts and weights, and so whatever the trees."""
+  run(name, tables)
+  compiled = []
+  listen = lambda event, *_, **__: compiled.append(event) if event.endswith("backend_compile_duration") else None
+  jax.monitoring.register_event_duration_secs_listener(listen)
+  try:
+    jax.jit(lambda x: x + len(name))(jnp.arange(3)).block_until_ready()
+    assert len(compiled) == 1  # The listener does hear.
+    del compiled[:]
+    before = loop.generate._cache_size()
+    for temperature in (0.0, 1.0):
+      setting = {**MIXED, "temperature": np.full(BATCH, temperature)}
+      run(name, fakes.noisy_tables(22), np.arange(BATCH)[::-1], setting, loop.row_keys(jax.random.key(9), BATCH))
+    assert loop.generate._cache_size() == before
+    assert not compiled
+  finally:
+    jax.monitoring.unregister_event_duration_listener(listen)

@@ -61,10 +61,10 @@ def case(name):
   if name == "sequoia":
     growth = static.static_growth([-1, 0, 0, 0, 1, 1, 2])
     return Case(growth, lambda q: walks.fixed(parents_of(growth), q, False), without, "without")
-  if name == "specinfer":
-    growth = specinfer.specinfer_growth((2, 2))
+  if name.startswith("specinfer"):
+    growth = specinfer.specinfer_growth((2, 1) if name.endswith("narrow") else (2, 2))
     return Case(growth, lambda q: walks.fixed(parents_of(growth), q, True), replaced, "with")
-  growth = specinfer.spectr_growth(3, 2)
+  growth = specinfer.spectr_growth(2 if name.endswith("narrow") else 3, 2)
   return Case(growth, lambda q: walks.fixed(parents_of(growth), q, True), k_seq_lib.k_seq, "k_seq")
 
 
@@ -136,7 +136,8 @@ best_rho = jax.jit(k_seq_lib.best_rho)
 
 
 @pytest.mark.parametrize("name,vocab", [
-    ("greedy", 3), ("greedy", 4), ("threshold", 3), ("sequoia", 3), ("specinfer", 3), ("spectr", 3), ("shallow", 3),
+    ("greedy", 3), ("greedy", 4), ("shallow", 3), ("threshold", 3), ("threshold", 4), ("sequoia", 3), ("sequoia", 4),
+    ("specinfer", 3), ("specinfer narrow", 4), ("spectr", 3), ("spectr narrow", 4),
 ])  # fmt: skip
 def test_law_of_a_step_is_the_target_s(name, vocab):
   growth, enumerate_trees, _, kind = case(name)

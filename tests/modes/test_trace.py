@@ -1,10 +1,12 @@
 """`--mode=trace`: what is drawn is what was decoded."""
 
+import functools
 import html
 import re
 
 import pytest
 
+from specdec import recipes
 from specdec.benchmark import timing
 from specdec.modes import decode
 from specdec.modes import trace
@@ -42,6 +44,18 @@ def test_pictures_show_the_decode(tiny, tmp_path, capsys, monkeypatch):
   assert [html.unescape(title) for title, _ in parts] == [r["inputs"] for r in records[:3]]
   assert [body.count("\n") for _, body in parts] == [r["steps"] for r in records[:3]]
   assert sorted(p.name for p in tmp_path.iterdir()) == ["out.jsonl", "page.html"]
+
+
+def test_a_tree_is_drawn(tiny, capsys):
+  source = str(tiny.folder / "sentences.txt")
+  trace.trace(tiny.target, tiny.draft, source, sentences=2, colour=False, **SHAPE)
+  chain = capsys.readouterr().out.strip("\n").split("\n\n")
+  method = functools.partial(recipes.dyspec, size=5)
+  trace.trace(tiny.target, tiny.draft, source, sentences=2, colour=False, method=method, **SHAPE)
+  tree = capsys.readouterr().out.strip("\n").split("\n\n")
+  said = lambda text: re.sub(r"[{}\n]", "", re.sub(r"\[-.*?-\]", "", text))
+  assert [said(text) for text in tree] == [said(text) for text in chain]
+  assert any(re.search(r"-\]\[-", text) for text in tree)  # Siblings.
 
 
 @pytest.mark.parametrize("sentences", [0, -1])

@@ -49,10 +49,13 @@ def test_with_replacement_inverts_the_law():
 
 
 def test_chances():
-  q = jnp.array([0.5, 0.3, 0.2, 0.0])
-  np.testing.assert_allclose(children.chances(jnp.array([1, 0, 2, -1]), q), [0.3, 0.5 / 0.7, 1.0, 0.0], rtol=1e-5)
-  np.testing.assert_allclose(children.chances(jnp.array([1, 1, 2]), q, True), [0.3, 0.3, 0.2])
-  assert np.isfinite(children.chances(jnp.array([0, 1]), jnp.array([jnp.nan, 0.5]))).all()
+  log_q = jnp.log(jnp.array([0.5, 0.3, 0.2, 0.0]))
+  of = lambda tokens, replacement=False: children.chances(
+      jnp.array(tokens), children.at_tokens(log_q, jnp.array(tokens)), replacement
+  )
+  np.testing.assert_allclose(of([1, 0, 2, -1]), [0.3, 0.5 / 0.7, 1.0, 0.0], rtol=1e-5)
+  np.testing.assert_allclose(of([1, 1, 2], True), [0.3, 0.3, 0.2], rtol=1e-5)
+  assert np.isfinite(children.chances(jnp.array([0, 1]), jnp.array([jnp.nan, -0.5]))).all()
 
 
 def test_a_node_has_no_more_children_than_tokens():
