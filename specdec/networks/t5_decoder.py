@@ -73,7 +73,7 @@ def lay_out(params: Mapping[str, Any], config: T5Config, out_first: bool | None 
   """
 
   def kernel(*arrays):
-    wide = config.emb_dim >= 512 or arrays[0].shape[0] > len(arrays) * arrays[0].shape[1]
+    wide = config.emb_dim >= 512
     return Kernel.lay_out(wide if out_first is None else out_first, *arrays)
 
   decoder = params["decoder"]
