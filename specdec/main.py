@@ -54,7 +54,7 @@ _COORDINATOR = flags.DEFINE_string(
 )
 _PROCESSES = flags.DEFINE_integer("processes", None, "With --coordinator=HOST:PORT: how many processes there are.")
 _PROCESS = flags.DEFINE_integer("process", None, "With --coordinator=HOST:PORT: the number of this one, from 0.")
-_AGAINST = flags.DEFINE_enum("against", None, ["t5x"], "What --mode=benchmark compares with; t5x must be installed.")
+_AGAINST = flags.DEFINE_enum("against", None, ["flax", "t5x"], "What --mode=benchmark compares with ('t5x' needs T5X).")
 
 
 def rewrite_gin_args(args: Sequence[str]) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any
 from specdec import models
 from specdec import recipes
 from specdec.benchmark import acceptance
-from specdec.benchmark import against_t5x
+from specdec.benchmark import against as against_lib
 from specdec.benchmark import quality
 from specdec.benchmark import report
 from specdec.benchmark import timing
@@ -54,23 +54,24 @@ def benchmark(
     references: plain text, one right output a source, for `metrics`; `.gz` is
       unpacked. None leaves quality out.
     metrics: 'bleu', 'rouge': scores of both decoders' outputs.
-    against: 't5x' times T5X's own decoding of the same weights instead, in turns
-      with ours; T5X must be there.
+    against: 'flax' or 't5x' times another decoder of the same weights instead, in
+      turns with ours (`benchmark.against`); T5X must be there for its own, and
+      'flax' knows temperature 0 only.
 
   Returns:
     A record a cell: the ratio of tokens per second with its bootstrap interval,
     compile times apart; alpha, c, v; the theory's prediction for these lengths
     (`predicted`) and for long outputs (`theorem_3_8`); accepted and reached
     drafts by position; quality of both decoders; the settings, the environment
-    and gin's configuration. Against T5X a record a decoder, see
-    `benchmark.against_t5x.records`.
+    and gin's configuration. Against another decoder a record a decoder, see
+    `benchmark.against.records`.
 
   Raises:
     ValueError: bad input, another number of references, or `against` is unknown.
     ModuleNotFoundError: T5X is asked for and missing.
   """
-  if against not in (None, "t5x"):
-    raise ValueError(f"against: expected 't5x', found {against!r}.")
+  if against is not None and against not in against_lib.YARDSTICKS:
+    raise ValueError(f"against: expected one of {sorted(against_lib.YARDSTICKS)}, found {against!r}.")
   models.pair(target, draft)
   if draft.model is None:
     raise ValueError("draft: expected one with a model to time its calls, found a drafter without.")
@@ -92,8 +93,8 @@ def benchmark(
     for temperature in temperatures:
       shape = dict(batch_size=batch_size, input_lengths=input_lengths, max_new_tokens=max_new_tokens, seed=seed)
       settings = dict(temperature=temperature)
-      if against == "t5x":
-        cell = _against_t5x(target, plain_step, steps, params, temperature, shape, requests, repeats)
+      if against is not None:
+        cell = _against(against, target, plain_step, steps, params, temperature, shape, requests, repeats)
         for record in cell:
           records.append(dict(batch_size=batch_size, temperature=temperature, **record, seed=seed, **provenance))
           report.append_record(output, records[-1])
@@ -156,7 +157,7 @@ def benchmark(
         report.append_record(output, records[-1])
         for line in timing.describe(comparison, costs, alpha, gamma, totals, temperature):
           print(f"B {batch_size}, T {temperature:g}, gamma {gamma}: {line}", file=sys.stderr)
-  if against == "t5x":
+  if against is not None:
     columns = ["batch_size", "temperature", "decoder", "call_ms_per_token", "call_ratio", "loop_ms_per_token"]
     print(report.table(records, [*columns, "loop_ratio", "tokens", "equal", "rows"]), file=sys.stderr)
     return records
@@ -165,15 +166,15 @@ def benchmark(
   return records
 
 
-def _against_t5x(target, plain_step, steps, params, temperature, shape, requests, repeats) -> list[dict[str, Any]]:
-  """T5X's decoder, our plain one and the speculative ones in turns; a record each."""
+def _against(name, target, plain_step, steps, params, temperature, shape, requests, repeats) -> list[dict[str, Any]]:
+  """The yardstick, our plain decoder and the speculative ones in turns; a record each."""
 
   def pair(step):
     short = shape | dict(max_new_tokens=1)
     return tuple(Decoder(step, params, dict(temperature=temperature), **s) for s in (shape, short))
 
-  theirs = [against_t5x.t5x_decoder(target, d.max_new_tokens, temperature) for d in pair(plain_step)]
-  decoders = {"t5x": tuple(zip(pair(plain_step), theirs)), "plain": pair(plain_step)}
+  theirs = [against_lib.yardstick(name, target, d.max_new_tokens, temperature) for d in pair(plain_step)]
+  decoders = {name: tuple(zip(pair(plain_step), theirs)), "plain": pair(plain_step)}
   decoders |= {f"gamma {gamma}": pair(step) for gamma, step in steps.items()}
-  timings = against_t5x.compare(decoders, requests, shape["batch_size"], repeats)
-  return against_t5x.records(timings, greedy=temperature == 0)
+  timings = against_lib.compare(decoders, requests, shape["batch_size"], repeats)
+  return against_lib.records(timings, greedy=temperature == 0)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from specdec.adapters import t5x_module
-from specdec.benchmark import against_t5x
+from specdec.benchmark import against
 from specdec.checkpoints import names
 from tests import fakes
 
@@ -183,4 +183,4 @@ def test_benchmark_against_t5x_says_it_too(monkeypatch):
   pair = fakes.standard_pair()
   target = types.SimpleNamespace(module=pair.module, params=pair.target_params)
   with pytest.raises(ModuleNotFoundError, match="needs T5X"):
-    against_t5x.t5x_decoder(target, 4, 0.0)
+    against.yardstick("t5x", target, 4, 0.0)

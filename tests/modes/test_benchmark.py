@@ -44,6 +44,19 @@ def test_records(tiny, tmp_path, capsys):
   assert "| batch_size | temperature | gamma | ratio | low | high | predicted |" in error
 
 
+def test_against_a_plain_flax_loop(tiny, tmp_path, capsys):
+  source, output = str(tiny.folder / "sentences.txt"), tmp_path / "records.jsonl"
+  shape = dict(batch_sizes=[4], sentences=6, input_lengths=lib.LENGTHS, max_new_tokens=lib.NEW_TOKENS)
+  found = benchmark.benchmark(
+      tiny.target, tiny.draft, source, str(output), [lib.GAMMA], [0.0], **shape, against="flax", repeats=1
+  )
+  assert [json.loads(line) for line in output.read_text().splitlines()] == found
+  assert [r["decoder"] for r in found] == ["flax", "plain", f"gamma {lib.GAMMA}"]
+  assert [(r["equal"], r["rows"]) for r in found] == [(6, 6)] * 3, "the loop over Flax's weights writes the same tokens"
+  assert all(r["call_ratio"] > 0 for r in found)
+  assert "| flax |" in capsys.readouterr().err
+
+
 def test_a_draft_of_another_vocabulary(tiny, tmp_path):
   other = tiny.draft.vocabulary.__class__(tiny.draft.vocabulary.path, extra_ids=1)
   draft = tiny.draft.__class__(tiny.draft.model, tiny.draft.params, other)

@@ -1,4 +1,7 @@
-"""Whole decodes against T5X's own `temperature_sample`, on the same weights, in turns within one run.
+"""Whole decodes against a yardstick on the same weights, in turns within one run.
+
+The yardstick is T5X's own `temperature_sample`, or what one writes first over
+Flax's parameters (`benchmark.flax_loop`).
 
 A call is an encoder and a loop. The loop's time a token is told apart by timing
 each decoder at one new token too: `(t(n) - t(1)) / (n - 1)`.
@@ -15,6 +18,7 @@ import numpy as np
 from specdec import loop
 from specdec import models
 from specdec.adapters import flax_model
+from specdec.benchmark import flax_loop
 from specdec.data import prompts
 from specdec.data import vocabularies
 
@@ -47,20 +51,52 @@ class Timing(NamedTuple):
     return 1e3 * (self.seconds - self.first) / rest if rest else float("nan")
 
 
-def t5x_decoder(target: models.Model, max_new_tokens: int, temperature: float) -> Callable[..., Array]:
-  """T5X's own decoding of the weights of `target`: `(arguments of loop.generate) -> tokens [B, L]`.
+def yardstick(name: str, target: models.Model, max_new_tokens: int, temperature: float) -> Callable[..., Array]:
+  """Another decoder of the weights of `target`: `(arguments of loop.generate) -> tokens [B, L]`.
 
-  T5X keeps the logits beyond the pieces of the vocabulary, which ours may cut.
+  Args:
+    name: of `YARDSTICKS`.
+    target: whose weights it decodes.
+    max_new_tokens: L.
+    temperature: of all rows.
 
   Raises:
-    ModuleNotFoundError: T5X is missing; the message says where to get it.
-    ValueError: the target is not a T5.
+    ValueError: unknown name, the target is not a T5, or a temperature that the
+      yardstick does not know.
+    ModuleNotFoundError: T5X is asked for and missing.
+  """
+  if name not in YARDSTICKS:
+    raise ValueError(f"against: expected one of {sorted(YARDSTICKS)}, found {name!r}.")
+  return YARDSTICKS[name](target, max_new_tokens, temperature)
+
+
+def _parameters(target: models.Model) -> Any:
+  """Flax's own tree of the target's weights."""
+  if target.module is None:
+    raise ValueError("against: expected a T5 as the target, found a network of another kind.")
+  return flax_model.take_apart(target.module, target.params)
+
+
+def _flax_decoder(target: models.Model, max_new_tokens: int, temperature: float) -> Callable[..., Array]:
+  if temperature:
+    raise ValueError(f"against: 'flax' decodes greedily, expected temperature 0, found {temperature:g}.")
+  params = _parameters(target)
+
+  def run(step: Any, keys: Array, params_: Any, prompt: Any, *rest: Any) -> Array:
+    del step, keys, params_, rest
+    return flax_loop.greedy_decode(target.module, params, prompt.tokens * prompt.mask, max_new_tokens, vocabularies.EOS_ID)[0]
+
+  return run
+
+
+def _t5x_decoder(target: models.Model, max_new_tokens: int, temperature: float) -> Callable[..., Array]:
+  """T5X's own decoding.
+
+  T5X keeps the logits beyond the pieces of the vocabulary, which ours may cut.
   """
   from specdec.adapters import t5x_model  # Only here: T5X is not always there.
 
-  if target.module is None:
-    raise ValueError("against: expected a T5 as the target, found a network of another kind.")
-  params = flax_model.take_apart(target.module, target.params)
+  params = _parameters(target)
   decode = t5x_model.own_decoder(target.module.config, max_new_tokens, vocabularies.EOS_ID)
 
   def run(step: Any, keys: Array, params_: Any, prompt: Any, *rest: Any) -> Array:
@@ -69,6 +105,9 @@ def t5x_decoder(target: models.Model, max_new_tokens: int, temperature: float) -
     return decode(params, prompt.tokens * prompt.mask, jax.random.key_data(keys[0]), jnp.float32(temperature))
 
   return run
+
+
+YARDSTICKS = {"flax": _flax_decoder, "t5x": _t5x_decoder}
 
 
 def _length(row: np.ndarray) -> int:
@@ -113,7 +152,7 @@ def compare(
 
 
 def records(timings: dict[str, Timing], greedy: bool) -> list[dict[str, Any]]:
-  """A record a decoder; the first of `timings` is T5X's, which the others are compared with."""
+  """A record a decoder; the first of `timings` is the yardstick's, which the others are compared with."""
   first, *_ = timings.values()
   calls = len(first.outputs)
   rows = sum(map(len, first.outputs))
