@@ -34,9 +34,9 @@ import numpy as np
 import specdec
 from specdec import models
 from specdec import recipes
+from specdec.benchmark import calls
 from specdec.benchmark import plots
 from specdec.benchmark import report
-from specdec.benchmark import timing
 from specdec.drafters import ngram
 from specdec.drafters import ngram_counts
 from specdec.interfaces import Params
@@ -88,7 +88,7 @@ rows = []
 for name in ("shipped", "bigram"):
   for gamma in GAMMAS:
     draft = drafts[name]
-    costs = timing.measure_costs(
+    costs = calls.measure_costs(
         target.model, draft.model, Params(target.params, draft.params), prompt, transforms.sampling(1),
         recipes.sampling_transform(), gamma, repeats=7,
     )

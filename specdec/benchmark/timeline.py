@@ -4,7 +4,7 @@ from collections.abc import Sequence
 import html
 from typing import NamedTuple
 
-from specdec.benchmark.timing import Costs
+from specdec.benchmark.calls import Costs
 
 ENCODER, DRAFT, TARGET = "encoder", "draft", "target"
 _COLOURS = {ENCODER: "#8250df", DRAFT: "#bf8700", TARGET: "#0969da"}

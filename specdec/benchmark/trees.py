@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from specdec.benchmark import acceptance
-from specdec.benchmark import timing
+from specdec.benchmark import calls
 from specdec.drafters.tree import DRAFT_TEMPERATURE, tree_drafter
 from specdec.interfaces import Context, LanguageModel, Params, Prompt, Scores, Transform, Verdict
 from specdec.probability.transforms import GREEDY_TEMPERATURE
@@ -155,7 +155,7 @@ def proposal_timer(model: LanguageModel, growth: Growth, transform: Transform) -
     for text in texts:
       count, opened = int(np.max(text.lengths)), open_(params, text)
       run = functools.partial(loop, jnp.int32(count), params, opened, text.prompt.prefix_length, sampling)
-      total += float(np.median(timing.in_turns({"loop": run}, repeats)["loop"]))
+      total += float(np.median(calls.in_turns({"loop": run}, repeats)["loop"]))
       places += count
     return total / places
 

@@ -8,6 +8,7 @@ from specdec import models
 from specdec import recipes
 from specdec.benchmark import acceptance
 from specdec.benchmark import against as against_lib
+from specdec.benchmark import calls
 from specdec.benchmark import quality
 from specdec.benchmark import report
 from specdec.benchmark import timing
@@ -114,7 +115,7 @@ def benchmark(
 
         comparison = timing.compare(plain, speculative, requests, repeats, keep)
         arguments = speculative.arguments(requests[:batch_size])
-        costs = timing.measure_costs(target.model, draft.model, params, arguments[3], arguments[4], transform, gamma)
+        costs = calls.measure_costs(target.model, draft.model, params, arguments[3], arguments[4], transform, gamma)
         alpha = mean_alpha(rows)
         totals = {k: sum(r[k] for r in rows) for k in ("steps", "drafted", "accepted", "committed")}
         low, high = comparison.interval()

@@ -18,6 +18,7 @@ import tqdm
 from specdec import loop
 from specdec import models
 from specdec import recipes
+from specdec.benchmark import calls
 from specdec.benchmark import report
 from specdec.benchmark import timing
 from specdec.data import prompts
@@ -327,7 +328,7 @@ def decode(
     costs = None  # The closed forms are those of a chain.
     if method is None:
       arguments = decoder.arguments(sample[:1])
-      costs = timing.measure_costs(
+      costs = calls.measure_costs(
           target.model, draft.model, params, *arguments[3:5], recipes.sampling_transform(), gamma
       )
     totals = {k: sum(r[k] for r in results) for k in ("steps", "drafted", "accepted", "committed")}

@@ -5,9 +5,9 @@ import sys
 
 from specdec import models
 from specdec import recipes
+from specdec.benchmark import calls
 from specdec.benchmark import report
 from specdec.benchmark import timeline
-from specdec.benchmark import timing
 from specdec.benchmark import trace as trace_lib
 from specdec.data import prompts
 from specdec.interfaces import LanguageModel, Params, Step
@@ -92,5 +92,5 @@ def _lane(target, draft, params, settings, shape, request: prompts.Request, gamm
   decoder.compile([request])
   result, seconds = min((decoder([request]) for _ in range(5)), key=lambda run: run[1])
   prompt, sampling = decoder.arguments([request])[3:5]
-  costs = timing.measure_costs(target.model, draft.model, params, prompt, sampling, recipes.sampling_transform(), gamma)
+  costs = calls.measure_costs(target.model, draft.model, params, prompt, sampling, recipes.sampling_transform(), gamma)
   return timeline.lane(costs, gamma, int(result.statistics.steps[0]), seconds)

@@ -14,8 +14,8 @@ import tqdm
 from specdec import models
 from specdec import recipes
 from specdec.acceptance import multi_round
+from specdec.benchmark import calls
 from specdec.benchmark import report
-from specdec.benchmark import timing
 from specdec.benchmark import tree_pages
 from specdec.benchmark import trees as measure
 from specdec.data import prompts
@@ -270,12 +270,12 @@ class _Run:
     mean, error = measure.ratio(totals["committed"], totals["steps"])
     steps, tokens = sum(totals["steps"]), sum(totals["committed"])
     step_seconds = seconds / steps * self._shape.batch_size
-    calls = self._known_calls(temperature)["target_seconds"]
+    known = self._known_calls(temperature)["target_seconds"]
     build_seconds = build(None, texts, sampling)
     self._log.add(
         "cell", temperature=temperature, size=size, method=method, tokens_per_step=mean, standard_error=error,
         drafted_per_step=sum(totals["drafted"]) / steps, steps=steps, committed=tokens, ms_per_token=1e3 * seconds / tokens,
-        ms_per_step=1e3 * step_seconds, target_ms=1e3 * calls[str(size + 1)],
+        ms_per_step=1e3 * step_seconds, target_ms=1e3 * known[str(size + 1)],
         propose_ms=1e3 * propose(self._params.draft, texts, sampling), build_ms=1e3 * build_seconds,
         build_share=build_seconds / step_seconds,
         parents=None if growth.topology is None else growth.topology.parents.tolist(),
@@ -293,12 +293,12 @@ class _Run:
     decoder = self._decoder(self._once("plain", lambda: recipes.autoregressive(self._target.model)), temperature)
     _, _, params, prompt, sampling, *_ = decoder.arguments(self._requests[: self._shape.batch_size])
     blocks = [1, *(size + 1 for size in sizes)]
-    loop = lambda model, n: timing.call_loop(model, n, _CALLS, self._transform)
-    opened = lambda model, own: (own, timing.open_request(model, own, prompt, _CALLS + max(blocks)), sampling)
+    loop = lambda model, n: calls.call_loop(model, n, _CALLS, self._transform)
+    opened = lambda model, own: (own, calls.open_request(model, own, prompt, _CALLS + max(blocks)), sampling)
     target, draft = opened(self._target.model, params.target), opened(self._draft.model, params.draft)
     loops = {str(n): (self._once(("call", n), lambda: loop(self._target.model, n)), target) for n in blocks}
     loops["draft"] = (self._once("draft", lambda: loop(self._draft.model, _LAYER)), draft)
-    seconds = timing.in_turns({name: functools.partial(f, *arguments) for name, (f, arguments) in loops.items()}, 5)
+    seconds = calls.in_turns({name: functools.partial(f, *arguments) for name, (f, arguments) in loops.items()}, 5)
     median = {name: float(np.median(s)) / _CALLS for name, s in seconds.items()}
     self._log.add("calls", temperature=temperature, draft_seconds=median.pop("draft"), target_seconds=median)
 
@@ -309,9 +309,9 @@ class _Run:
     if not measured or self._log.find("budget", temperature=temperature):
       return
     acceptance = self._log.find("rank", temperature=temperature)["acceptance"]
-    calls = self._known_calls(temperature)
-    times = {int(block) - 1: seconds for block, seconds in calls["target_seconds"].items()}
-    shape, speed = sequoia.best_size(acceptance, times, calls["draft_seconds"], max_depth)
+    known = self._known_calls(temperature)
+    times = {int(block) - 1: seconds for block, seconds in known["target_seconds"].items()}
+    shape, speed = sequoia.best_size(acceptance, times, known["draft_seconds"], max_depth)
     best = min(measured, key=lambda r: r["ms_per_token"])
     self._log.add(
         "budget", temperature=temperature, predicted_size=len(shape.parents) - 1, predicted_speed=speed,

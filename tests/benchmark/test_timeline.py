@@ -4,10 +4,10 @@ import re
 
 import pytest
 
+from specdec.benchmark import calls
 from specdec.benchmark import timeline
-from specdec.benchmark import timing
 
-COSTS = timing.Costs(
+COSTS = calls.Costs(
     target=10e-3, block=14e-3, draft=2e-3, target_encode=20e-3, draft_encode=5e-3, score_target=8e-3, score_block=12e-3
 )
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from specdec import recipes
+from specdec.benchmark import calls
 from specdec.benchmark import timing
 from specdec.data import prompts
 from specdec.interfaces import Params
@@ -14,7 +15,7 @@ from specdec.theory import speedup
 from specdec.theory import tokens as theory_tokens
 from tests import fakes
 
-COSTS = timing.Costs(
+COSTS = calls.Costs(
     target=10e-3, block=14e-3, draft=2e-3, target_encode=20e-3, draft_encode=5e-3, score_target=8e-3, score_block=12e-3
 )
 
@@ -87,7 +88,7 @@ def test_prediction_for_long_outputs_is_theorem_3_8():
 def test_in_turns():
   order = []
   functions = {name: lambda name=name: order.append(name) or jnp.zeros(1) for name in "abc"}
-  seconds = timing.in_turns(functions, 3)
+  seconds = calls.in_turns(functions, 3)
   assert "".join(order) == "abc" * 4, "a first round is not counted"
   assert {name: s.shape for name, s in seconds.items()} == {"a": (3,), "b": (3,), "c": (3,)}
   assert all((s > 0).all() for s in seconds.values())
@@ -142,10 +143,10 @@ def test_call_loop_is_a_greedy_decode():
   """One token a call: the loop walks as the plain decoder does (it starts from token 2 instead of BOS)."""
   table, _ = fakes.random_tables(0, 5, 4)
   model, transform = fakes.table_model(), recipes.sampling_transform()
-  loop = timing.call_loop(model, 1, 6, transform)
+  loop = calls.call_loop(model, 1, 6, transform)
   prefix = [[0, 3, 4, 2, 3]]
   prompt = fakes.prompts(1, prefix=prefix)
-  state = timing.open_request(model, jnp.asarray(table), prompt, 7)
+  state = calls.open_request(model, jnp.asarray(table), prompt, 7)
   found = int(loop(jnp.asarray(table), state, fakes.settings(1, temperature=0.0))[0, 0])
   walked = [3, 4, 2, 2]
   for _ in range(6):
@@ -159,8 +160,8 @@ def test_step_loop_is_gamma_draft_calls_and_a_block():
   tables = fakes.random_tables(3, 5, 6)
   model, transform = fakes.table_model(), recipes.sampling_transform()
   prompt, gamma, steps = fakes.prompts(1), 2, 2
-  states = tuple(timing.open_request(model, jnp.asarray(table), prompt, 8) for table in tables)
-  loop = timing.step_loop(model, model, gamma, steps, transform)
+  states = tuple(calls.open_request(model, jnp.asarray(table), prompt, 8) for table in tables)
+  loop = calls.step_loop(model, model, gamma, steps, transform)
   found = np.asarray(loop(tuple(map(jnp.asarray, tables)), states, fakes.settings(1, temperature=0.0)))[0]
   # What is fed first stands where BOS does, which numbers no prefix.
   after = lambda table, walked: int(table[0, fakes.prefix_number(walked[1:], 5, table.shape[1])].argmax())
@@ -181,7 +182,7 @@ def test_measured_costs_of_requests_with_long_prefixes():
   target, draft = fakes.random_tables(1, 5, 3)
   model = fakes.table_model()
   prompt = fakes.prompts(2, prefix=[[0] + [3] * 64])
-  costs = timing.measure_costs(
+  costs = calls.measure_costs(
       model, model, Params(jnp.asarray(target), jnp.asarray(draft)), prompt, fakes.settings(2, temperature=1.0),
       recipes.sampling_transform(), 2, calls=4, repeats=3,
   )  # fmt: skip

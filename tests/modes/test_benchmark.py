@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from specdec.benchmark import timing
+from specdec.benchmark import calls
 from specdec.modes import benchmark
 from tests.modes import tiny as lib
 
@@ -32,7 +32,7 @@ def test_records(tiny, tmp_path, capsys):
     assert min(r["c"], r["v"], r["v_score"], r["plain_tokens_per_second"], r["target_call_us"]) > 0
     assert r["rows"] == 6
     assert r["plain_tokens_per_second"] < 1e9
-    assert set(r["costs"]) == set(timing.Costs._fields) and r["costs"]["draft"] / r["costs"]["target"] == r["c"]
+    assert set(r["costs"]) == set(calls.Costs._fields) and r["costs"]["draft"] / r["costs"]["target"] == r["c"]
     assert r["compile_seconds"]["speculative"] >= 0
     assert len(r["accepted_by_position"]) == len(r["reached_by_position"]) == lib.GAMMA
     assert all(a <= b for a, b in zip(r["accepted_by_position"], r["reached_by_position"]))

@@ -7,17 +7,17 @@ import re
 import pytest
 
 from specdec import recipes
-from specdec.benchmark import timing
+from specdec.benchmark import calls
 from specdec.modes import decode
 from specdec.modes import trace
 from tests.modes import tiny as lib
 
-COSTS = timing.Costs(10e-3, 14e-3, 2e-3, 20e-3, 5e-3, 8e-3, 12e-3)
+COSTS = calls.Costs(10e-3, 14e-3, 2e-3, 20e-3, 5e-3, 8e-3, 12e-3)
 SHAPE = dict(gamma=lib.GAMMA, input_lengths=lib.LENGTHS, max_new_tokens=lib.NEW_TOKENS)
 
 
 def test_pictures_show_the_decode(tiny, tmp_path, capsys, monkeypatch):
-  monkeypatch.setattr(timing, "measure_costs", lambda *_: COSTS)  # Tested in tests/benchmark, and slow to compile.
+  monkeypatch.setattr(calls, "measure_costs", lambda *_: COSTS)  # Tested in tests/benchmark, and slow to compile.
   source, page = str(tiny.folder / "sentences.txt"), tmp_path / "page.html"
   trace.trace(tiny.target, tiny.draft, source, str(page), sentences=3, colour=False, timeline_gammas=[lib.GAMMA, 0], **SHAPE)
   *drawn, timeline = capsys.readouterr().out.strip("\n").split("\n\n")
@@ -27,12 +27,12 @@ def test_pictures_show_the_decode(tiny, tmp_path, capsys, monkeypatch):
   pieces = tiny.target.vocabulary.pieces()
   assert len(drawn) == 3
   for text, record in zip(drawn, records):
-    first, *calls = text.split("\n")
+    first, *drawn = text.split("\n")
     assert first == record["inputs"]
-    assert len(calls) == record["steps"]
-    kept = re.sub(r"\{(.*?)\}", r"\1", "\n".join(re.sub(r"\[-.*?-\]", "", call) for call in calls)).replace("\n", "")
+    assert len(drawn) == record["steps"]
+    kept = re.sub(r"\{(.*?)\}", r"\1", "\n".join(re.sub(r"\[-.*?-\]", "", call) for call in drawn)).replace("\n", "")
     assert kept == "".join(pieces[i] for i in record["output_ids"]).replace("\u2581", " ")
-    own = sum("{" in call for call in calls)
+    own = sum("{" in call for call in drawn)
     assert record["accepted"] == record["committed"] - own
   fast, plain, _ = timeline.split("\n")
   assert fast.strip().startswith("γ = 3 |e") and plain.strip().startswith("no draft |e") and "ms measured" in plain

@@ -15,7 +15,7 @@ from specdec import main
 from specdec import models
 from specdec import recipes
 from specdec.adapters import flax_model
-from specdec.benchmark import timing
+from specdec.benchmark import calls
 from specdec.checkpoints import from_orbax
 from specdec.data import vocabularies
 from tests import fakes
@@ -126,7 +126,7 @@ _CACHED = {
         (recipes, "leviathan"),
         (recipes, "drafted_by"),
         (recipes, "sampling_transform"),
-        (timing, "call_loop"),
+        (calls, "call_loop"),
     )
 }
 
