@@ -220,6 +220,9 @@ def save(path: str | os.PathLike, params: Mapping[str, Any], dtype: Any = None, 
   fresh = path.parent / f"{path.name}.partial" if exists else path
   with ocp.PyTreeCheckpointer() as checkpointer:
     checkpointer.save(fresh, tree, force=exists)  # Writes beside `fresh`, and renames.
+  marker = fresh / "commit_success.txt"
+  if marker.exists():
+    marker.write_text("Checkpoint commit was successful.")  # Orbax adds the path, which is nobody's business elsewhere.
   if exists:
     replaced = path.parent / f"{path.name}.replaced"
     if replaced.exists():

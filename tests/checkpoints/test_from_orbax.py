@@ -106,6 +106,16 @@ def test_overwrite(tmp_path):
     from_orbax.save(tmp_path / "notes", random_params(), overwrite=True)
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_files_do_not_name_the_folder_they_were_written_in(tmp_path, again):
+  path = tmp_path / "somebodys_home" / "weights"
+  for _ in range(1 + again):
+    from_orbax.save(path, random_params(), overwrite=True)
+  files = [file for file in path.rglob("*") if file.is_file()]
+  assert files and not [file.name for file in files if b"somebodys_home" in file.read_bytes()]
+  assert from_orbax.load(path)
+
+
 def test_interrupted_save_leaves_nothing_or_the_old_one(tmp_path, monkeypatch):
   async def interrupted(self, *args, **kwargs):
     raise RuntimeError("killed before the rename")
