@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from specdec import loop
+from specdec import models
 from specdec import recipes
 from specdec.adapters import flax_model
 from specdec.interfaces import Params, Prompt
@@ -65,6 +66,12 @@ def test_a_tiny_pair_lowers_for_tpu():
       lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), Params(pair.target_params, pair.draft_params)
   )
   assert_whole(lowered_for_tpu(pair.module, pair.draft_module, params, 2, 8, 12, 3), 2, 12)
+
+
+def test_the_shipped_pair_lowers_for_tpu_by_shapes():
+  target, draft = (T5(models.SHIPPED["ende"][role]) for role in ("target", "draft"))
+  params = Params(shapes_of(target, jnp.float32), shapes_of(draft, jnp.float32))
+  assert_whole(lowered_for_tpu(target, draft, params, 1, 64, 64, 7), 1, 64)
 
 
 def test_xxl_with_a_small_draft_lowers_for_tpu_by_shapes():

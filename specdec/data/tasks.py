@@ -14,7 +14,8 @@ import seqio
 import tensorflow as tf
 
 from specdec.data.batches import Examples
-from specdec.data.vocabularies import ByteVocabulary, EOS_ID, SentencePieceVocabulary
+from specdec.data.prompts import Request
+from specdec.data.vocabularies import ByteVocabulary, EOS_ID, SentencePieceVocabulary, Vocabulary
 
 Task = seqio.Task | seqio.Mixture
 Metric = Callable[[Sequence[str], Sequence[str]], Mapping[str, float]]
@@ -338,3 +339,34 @@ def texts(task: Task | str, split: str, count: int) -> Texts:
   ]
   inputs, targets = ([pair[i] for pair in found] for i in range(2))
   return Texts(inputs, targets, _our_vocabulary(task.output_features["targets"].vocabulary))
+
+
+def requests(task: Task | str, split: str, vocabulary: Vocabulary) -> list[Request]:
+  """Every example of a split as something to decode: its preprocessed inputs, in the order of the files.
+
+  Args:
+    task: a seqio task (or mixture) by value or by name.
+    split: 'train', 'validation', …
+    vocabulary: of the models, which must be the task's.
+
+  Raises:
+    ValueError: no such task, split or example, a task without inputs, or one of another vocabulary.
+  """
+  try:
+    task = seqio.get_mixture_or_task(task) if isinstance(task, str) else task
+  except ValueError as error:
+    raise ValueError(f"task: expected the name of a registered task, found {task!r}.") from error
+  if "inputs" not in task.output_features:
+    raise ValueError(f"task {task.name}: expected one with inputs, found {sorted(task.output_features)}.")
+  theirs = _our_vocabulary(task.output_features["inputs"].vocabulary)
+  if theirs.pieces() != vocabulary.pieces():
+    raise ValueError(f"task {task.name}: expected the vocabulary of the target, found another one.")
+  found = []
+  for line, example in enumerate(_read(task, split, None), start=1):
+    text = example.get("inputs_pretokenized")
+    ids = tuple(int(token) for token in example["inputs"])
+    ids = ids if ids[-1:] == (EOS_ID,) else (*ids, EOS_ID)
+    found.append(Request(None if text is None else text.decode(), ids, (), line))
+  if not found:
+    raise ValueError(f"task {task.name}: expected at least one example in split {split!r}, found none.")
+  return found

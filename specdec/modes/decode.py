@@ -224,9 +224,10 @@ def decode(
     target: models.Model,
     draft: models.Model | None = None,
     gamma: int = 7,
-    input: str = "-",
+    input: Any = "-",
     output: str = "-",
     jsonl: bool | None = None,
+    split: str = "test",
     batch_size: int = 1,
     input_lengths: Sequence[int] = (32, 64, 128),
     max_new_tokens: int = 64,
@@ -250,9 +251,11 @@ def decode(
     gamma: tokens drafted a step.
     method: builds the step from target and draft, such as `recipes.dyspec` with
       its size bound (gin/trees); None is `recipes.leviathan` with gamma.
-    input: plain text or JSONL, see `data.prompts.read_requests`; '-' is stdin.
+    input: plain text or JSONL, see `data.prompts.read_requests`; '-' is stdin. Or
+      a seqio task, such as `data.tasks.parallel_text` makes, whose inputs are decoded.
     output: JSONL; '-' is stdout. Written as it comes, renamed when whole.
     jsonl: None decides by the ending of `input`.
+    split: of a seqio task.
     batch_size: requests of a call; `seconds` of a record is then its batch's.
     input_lengths: encoder lengths; longer inputs are cut or refused.
     max_new_tokens: longest output, at least 1.
@@ -277,9 +280,14 @@ def decode(
       after all records are written, the model's output was not finite.
   """
   target, draft = models.pair(target, draft)
-  source = models.resolve(input)
-  report.check_output(output, source)
-  requests = prompts.read_requests(source, target.vocabulary, jsonl)
+  if isinstance(input, str):
+    source = models.resolve(input)
+    report.check_output(output, source)
+    requests = prompts.read_requests(source, target.vocabulary, jsonl)
+  else:
+    from specdec.data import tasks  # Brings TensorFlow.
+
+    requests, input = tasks.requests(input, split, target.vocabulary), f"task {input.name}"
   requests = [prompts.fit_length(r, input_lengths[-1], on_long) for r in requests]
   for request in requests:
     if len(request.prefix_ids) > PREFIX_LENGTHS[-1]:

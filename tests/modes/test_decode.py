@@ -164,6 +164,41 @@ def test_requests_with_ids_and_prefixes(tiny, tmp_path):
   assert text[len(encode("Der Hund")) :] == laws.argmax(-1)[len(encode("Der Hund")) :].tolist()
 
 
+def task_files(tiny):
+  """The ten sentences as line-aligned files of the split 'test'."""
+  tiny.write("test.de", "\n".join(lib.SENTENCES) + "\n")
+  return {"test": "test.de"}
+
+
+def test_a_seqio_task_is_decoded_as_its_text_is(tiny, records, tmp_path):
+  """By value, and from a gin file; `--input` wins over it."""
+  tasks = pytest.importorskip("specdec.data.tasks")
+  files, folder = task_files(tiny), str(tiny.folder)
+  task = tasks.parallel_text("decode_me", tiny.target.vocabulary, inputs=files, targets=files, folder=folder)
+  found = run(tiny, tmp_path / "value.jsonl", input=task)
+  assert without_seconds(found) == without_seconds(records[0.0])
+  with pytest.raises(ValueError, match=r"task decode_me: expected a split among \['test'\], found 'gone'"):
+    run(tiny, tmp_path / "gone.jsonl", input=task, split="gone")
+  other = vocabularies.SentencePieceVocabulary(tiny.target.vocabulary.path, 3)
+  task = tasks.parallel_text("other_pieces", other, inputs=files, targets=files, folder=folder)
+  with pytest.raises(ValueError, match="task other_pieces: expected the vocabulary of the target"):
+    run(tiny, tmp_path / "other.jsonl", input=task)
+  assert os.listdir(tmp_path) == ["value.jsonl"]
+  later = tmp_path / "task.gin"
+  later.write_text(
+      "from __gin__ import dynamic_registration\nfrom specdec import models\nfrom specdec.data import tasks\n"
+      "from specdec.modes import decode\n"
+      "tasks.parallel_text:\n  name = 'by_gin'\n  vocabulary = @target/models.vocabulary()\n"
+      f"  inputs = {files!r}\n  targets = {files!r}\n  folder = {folder!r}\n"
+      "decode.decode.input = @tasks.parallel_text()\ndecode.decode.batch_size = 4\ndecode.decode.compare = 0\n"
+  )
+  command = ["--mode=decode", f"--gin_file={tiny.gin('decode')}", f"--gin_file={later}"]
+  assert lib.call_main(*command, f"--output={tmp_path}/gin.jsonl") is None
+  found = [json.loads(line) for line in (tmp_path / "gin.jsonl").read_text(encoding="utf-8").splitlines()]
+  assert without_seconds(found) == without_seconds(records[0.0])
+  assert "gone.txt" in lib.call_main(*command, "--input=gone.txt", f"--output={tmp_path}/no.jsonl")
+
+
 # --- Where it goes --------------------------------------------------------------
 
 
