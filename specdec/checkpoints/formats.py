@@ -38,7 +38,7 @@ def load(
     expected: names and shapes that the model needs.
     shardings: in the structure of `expected`, where each parameter goes. Of our
       own format each host reads its shards alone; of the others the host holds
-      one array at a time. None is the host.
+      few arrays at a time. None is the host.
 
   Raises:
     ValueError: there is no whole checkpoint, or it does not fit `expected`.

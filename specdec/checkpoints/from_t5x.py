@@ -26,6 +26,7 @@ from specdec.checkpoints import names
 _SPEC_KEYS = {"driver", "kvstore", "metadata"}
 _DRIVERS = ("file", "gfile", "gcs")
 _OLDEST_VERSION = 2  # T5X refuses older ones too.
+_GROUPS = 32  # Of an Orbax folder's arrays, read one after the other.
 _COPY_AGAIN = "files are missing or damaged, so copy the checkpoint again"
 
 
@@ -177,14 +178,23 @@ def _read_orbax(
     dtype: np.dtype | None,
     place: Callable[[str, np.ndarray], Any] | None,
 ) -> dict[str, Any]:
-  """Reads the arrays of an Orbax folder: all at once onto the host, or one by one to where they belong."""
-  if place is None:
-    return names.unscan(from_orbax.read_arrays(folder, {"target": described}, dtype)["target"])
+  """Reads the arrays of an Orbax folder, the largest first and few at a time: those read and not yet cast are few."""
+  flat = names.flatten(described)
+  size = lambda name: int(np.prod(flat[name].shape)) * jnp.dtype(flat[name].dtype).itemsize
+  most = sum(map(size, flat)) // _GROUPS
+  groups, room = [], 0
+  for name in sorted(flat, key=size, reverse=True):
+    if not groups or size(name) > room:
+      groups.append([])
+      room = most
+    groups[-1].append(name)
+    room -= size(name)
   arrays = {}
-  for name, leaf in names.flatten(described).items():
-    one = from_orbax.read_arrays(folder, {"target": names.unflatten({name: leaf})}, dtype)["target"]
-    arrays.update(_apart(name, names.flatten(one)[name], place))
-  return names.unflatten(arrays)
+  for group in groups:
+    wanted = {"target": names.unflatten({name: flat[name] for name in group})}
+    for name, array in names.flatten(from_orbax.read_arrays(folder, wanted, dtype)["target"]).items():
+      arrays[name] = _apart(name, array, place)
+  return names.unflatten({part: layer for name in flat for part, layer in arrays[name].items()})
 
 
 def _read_leaves(
