@@ -7,6 +7,7 @@ from typing import Any
 import jax
 
 from specdec.checkpoints import from_orbax
+from specdec.checkpoints import names
 
 FORMATS = ("specdec", "t5x", "huggingface")
 
@@ -35,8 +36,9 @@ def load(
     path: see `from_orbax.load`, `from_t5x.load` and `from_huggingface.load`.
     dtype: for the floating-point parameters; None keeps what is stored.
     expected: names and shapes that the model needs.
-    shardings: in the structure of `expected`, where each parameter goes; our
-      own format is read shard by shard. None is the host.
+    shardings: in the structure of `expected`, where each parameter goes. Of our
+      own format each host reads its shards alone; of the others the host holds
+      few arrays at a time. None is the host.
 
   Raises:
     ValueError: there is no whole checkpoint, or it does not fit `expected`.
@@ -48,5 +50,8 @@ def load(
     from specdec.checkpoints import from_t5x as reader
   else:
     return from_orbax.load(path, dtype=dtype, expected=expected, shardings=shardings)
-  params = reader.load(path, dtype=dtype, expected=expected)
-  return params if shardings is None else jax.device_put(params, shardings)
+  if shardings is None:
+    return reader.load(path, dtype=dtype, expected=expected)
+  where = names.flatten(shardings)
+  place = lambda name, array: jax.block_until_ready(jax.device_put(array, where[name]))
+  return reader.load(path, dtype=dtype, expected=expected, place=place)

@@ -8,7 +8,7 @@ place in when it reads, and so do we. Orbax: the folder `state` holds the tree
 {target, state}. Of both only `target`, the parameters, is read.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 import os
 from typing import Any
 
@@ -26,10 +26,16 @@ from specdec.checkpoints import names
 _SPEC_KEYS = {"driver", "kvstore", "metadata"}
 _DRIVERS = ("file", "gfile", "gcs")
 _OLDEST_VERSION = 2  # T5X refuses older ones too.
+_GROUPS = 32  # Of an Orbax folder's arrays, read one after the other.
 _COPY_AGAIN = "files are missing or damaged, so copy the checkpoint again"
 
 
-def load(path: str | os.PathLike, dtype: Any = None, expected: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def load(
+    path: str | os.PathLike,
+    dtype: Any = None,
+    expected: Mapping[str, Any] | None = None,
+    place: Callable[[str, np.ndarray], Any] | None = None,
+) -> dict[str, Any]:
   """Loads the parameters of a T5X checkpoint; optimizer state is not read.
 
   Layers that `scalable_t5` stacked are taken apart (`names.unscan`), so that
@@ -41,6 +47,8 @@ def load(path: str | os.PathLike, dtype: Any = None, expected: Mapping[str, Any]
     dtype: for the floating-point parameters; None keeps what is stored.
     expected: names and shapes that the model needs, compared by `names.check`
       before anything is read: `jax.eval_shape(model.init, ...)`.
+    place: called with the name and the array as soon as each is read, and what
+      it returns is kept instead, as in `from_huggingface.load`.
 
   Returns:
     Nested dictionaries of NumPy arrays, e.g. ['decoder']['layers_0']['mlp'].
@@ -67,14 +75,15 @@ def load(path: str | os.PathLike, dtype: Any = None, expected: Mapping[str, Any]
     if "target" not in stored:
       raise ValueError(f"{folder}/state: expected T5X's tree with a part 'target', found {sorted(stored)}.")
     described = stored["target"]
-    read = lambda: from_orbax.read_arrays(folder / "state", {"target": described}, dtype)["target"]
+    read = lambda: _read_orbax(folder / "state", described, dtype, place)
   else:
     leaves = _read_index(folder)
     described = names.unflatten({name: _describe(folder, name, leaf) for name, leaf in leaves.items()})
-    read = lambda: names.unflatten(_read_leaves(folder, leaves, dtype))
+    read = lambda: names.unflatten(_read_leaves(folder, leaves, dtype, place))
+  shapes = names.unscan(described)
   if expected is not None:
-    names.check(names.unscan(described), expected, str(folder))
-  return names.unscan(read())
+    names.check(shapes, expected, str(folder))
+  return read()
 
 
 def _step_folder(path: epath.Path) -> epath.Path:
@@ -157,14 +166,50 @@ def _array_spec(folder: epath.Path, name: str, leaf: Mapping[str, Any]) -> dict[
   return {"driver": "zarr", "kvstore": store, "metadata": metadata, "fill_missing_data_reads": False}
 
 
-def _read_leaves(folder: epath.Path, leaves: Mapping[str, Any], dtype: np.dtype | None) -> dict[str, np.ndarray]:
+def _apart(name: str, array: np.ndarray, place: Callable[[str, np.ndarray], Any] | None) -> dict[str, Any]:
+  """One stored array, or the layers that were stacked in it, where they belong."""
+  apart = names.flatten(names.unscan(names.unflatten({name: array})))
+  return apart if place is None else {part: place(part, layer) for part, layer in apart.items()}
+
+
+def _read_orbax(
+    folder: epath.Path,
+    described: Mapping[str, Any],
+    dtype: np.dtype | None,
+    place: Callable[[str, np.ndarray], Any] | None,
+) -> dict[str, Any]:
+  """Reads the arrays of an Orbax folder, the largest first and few at a time: those read and not yet cast are few."""
+  flat = names.flatten(described)
+  size = lambda name: int(np.prod(flat[name].shape)) * jnp.dtype(flat[name].dtype).itemsize
+  most = sum(map(size, flat)) // _GROUPS
+  groups, room = [], 0
+  for name in sorted(flat, key=size, reverse=True):
+    if not groups or size(name) > room:
+      groups.append([])
+      room = most
+    groups[-1].append(name)
+    room -= size(name)
+  arrays = {}
+  for group in groups:
+    wanted = {"target": names.unflatten({name: flat[name] for name in group})}
+    for name, array in names.flatten(from_orbax.read_arrays(folder, wanted, dtype)["target"]).items():
+      arrays[name] = _apart(name, array, place)
+  return names.unflatten({part: layer for name in flat for part, layer in arrays[name].items()})
+
+
+def _read_leaves(
+    folder: epath.Path,
+    leaves: Mapping[str, Any],
+    dtype: np.dtype | None,
+    place: Callable[[str, np.ndarray], Any] | None,
+) -> dict[str, Any]:
   """Reads the leaves of the index one after the other, and takes stacked layers apart at once, to hold none twice."""
-  arrays, pending, order = {}, {}, {}
+  arrays, pending = {}, {}
   for name, leaf in leaves.items():
     described = _describe(folder, name, leaf)
     wanted = from_orbax.cast_dtype(described.dtype, dtype)
     if not _is_spec(leaf):
-      arrays[name] = np.asarray(leaf).astype(wanted)
+      arrays[name] = _apart(name, np.asarray(leaf).astype(wanted), place)
       continue
     spec = _array_spec(folder, name, leaf) | {"dtype": described.dtype.name}
     if wanted != described.dtype:
@@ -178,7 +223,5 @@ def _read_leaves(folder: epath.Path, leaves: Mapping[str, Any], dtype: np.dtype 
       raise ValueError(
           f"{folder}: expected the array of {name}, found none that can be read ({reason}); {_COPY_AGAIN}."
       ) from error
-    apart = names.flatten(names.unscan(names.unflatten({name: array})))
-    arrays.update(apart)
-    order[name] = list(apart)
-  return {part: arrays[part] for name in leaves for part in order.get(name, [name])}
+    arrays[name] = _apart(name, array, place)
+  return {part: layer for name in leaves for part, layer in arrays[name].items()}

@@ -5,6 +5,8 @@ import json
 import os
 import pathlib
 import shutil
+import subprocess
+import sys
 
 from etils import epath
 from flax import serialization
@@ -13,10 +15,14 @@ import ml_dtypes
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
+import tensorstore as ts
 
+from specdec.checkpoints import formats
 from specdec.checkpoints import from_orbax
 from specdec.checkpoints import from_t5x
+from specdec.checkpoints import huggingface_names
 from specdec.checkpoints import names
+from specdec.networks.t5 import T5Config
 
 SMALL = pathlib.Path(__file__).parents[1] / "fixtures" / "t5x" / "checkpoint_1000000"
 SHARED = pathlib.Path(__file__).parents[3] / "shared" / "t5x_fixtures"
@@ -220,6 +226,67 @@ def test_expected_is_compared_before_arrays_are_read(copy):
       f"  {KERNEL}: expected shape (3, 4), found (32, 64)",
       "  decoder/logits_dense/kernel: expected no such parameter, found shape (32, 512)",
   ]
+
+
+@pytest.mark.parametrize(
+    "name", ["checkpoint_1000000", "formats/draft_inline_norms", "formats/draft_orbax", "formats/target_scan"]
+)
+def test_each_array_goes_to_its_device_as_it_is_read(name):
+  host = from_t5x.load(SMALL.parent / name)
+  seen = []
+  from_t5x.load(SMALL.parent / name, place=lambda part, array: seen.append((part, array.shape)) or array)
+  assert sorted(seen) == sorted((part, array.shape) for part, array in names.flatten(host).items())
+  device = jax.devices()[0]
+  where = jax.tree.map(lambda _: jax.sharding.SingleDeviceSharding(device), host)
+  placed = formats.load(SMALL.parent / name, dtype="bfloat16", shardings=where)
+  for part, array in names.flatten(placed).items():
+    assert isinstance(array, jax.Array) and array.devices() == {device}, part
+    np.testing.assert_array_equal(array, names.flatten(host)[part].astype(ml_dtypes.bfloat16), err_msg=part)
+
+
+PEAK = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from specdec.checkpoints import from_t5x
+import jax
+def status(key):
+  with open("/proc/self/status") as file:
+    return next(int(line.split()[1]) for line in file if line.startswith(key)) * 1024
+from_t5x.load(sys.argv[4])  # What is imported and started once is not counted.
+before = status("VmRSS")
+params = from_t5x.load(sys.argv[2], dtype=sys.argv[3])
+print((status("VmHWM") - before) / sum(leaf.nbytes for leaf in jax.tree.leaves(params)))
+"""
+
+
+@pytest.fixture(scope="module")
+def big(tmp_path_factory):
+  """Checkpoints of 133 MB in both of T5X's formats, 12 % of it the embedding."""
+  config = T5Config(8000, 512, 8, 64, 4, 4, 1024)
+  shapes = names.flatten(huggingface_names.parameter_shapes(config))
+  flat = {name: np.full(shape.shape, 0.5, np.float32) for name, shape in shapes.items()}
+  folder = tmp_path_factory.mktemp("big")
+  state = {"target": names.unflatten(flat), "state": {"step": np.int32(1)}}
+  ocp.PyTreeCheckpointer().save(folder / "orbax" / "checkpoint_1" / "state", state)
+  specs = {}
+  for name, array in flat.items():
+    place = f"target.{name.replace('/', '.')}"
+    chunk = {"shape": array.shape, "chunks": array.shape, "dtype": "<f4", "compressor": {"id": "gzip"}}
+    kvstore = {"driver": "file", "path": str(folder / "legacy" / "checkpoint_1" / place)}
+    ts.open({"driver": "zarr", "kvstore": kvstore, "metadata": chunk}, create=True).result().write(array).result()
+    specs[name] = {"driver": "zarr", "dtype": "float32", "kvstore": {"driver": "file", "path": place}}
+    specs[name]["metadata"] = {"shape": list(array.shape)}
+  write_index(folder / "legacy" / "checkpoint_1", names.unflatten(specs))
+  return folder
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("kind,start", [("legacy", SMALL), ("orbax", SMALL.parent / "formats" / "draft_orbax")])
+def test_the_host_holds_hardly_more_than_the_weights(big, kind, start, dtype):
+  """What the process holds at its peak over the weights that were asked for."""
+  command = [sys.executable, "-c", PEAK, pathlib.Path(__file__).parents[2], big / kind, dtype, start]
+  assert float(subprocess.run(command, check=True, capture_output=True, text=True).stdout) < 1.3
 
 
 @shared

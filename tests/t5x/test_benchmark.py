@@ -36,5 +36,5 @@ def test_records(tiny, tmp_path, capsys):
 def test_unknown_rival(tiny):
   from specdec.modes import benchmark
 
-  with pytest.raises(ValueError, match="against: expected 't5x', found 'x'"):
+  with pytest.raises(ValueError, match=r"against: expected one of \['flax', 't5x'\], found 'x'"):
     benchmark.benchmark(tiny.target, tiny.draft, "not read", against="x")
