@@ -6,6 +6,8 @@
 #   --version=tpu-ubuntu2204-base   runtime version
 #   --workers=N                  hosts; asked of the VM when not given (1 in a dry run)
 #   --results=results            folder here that the results are copied to
+#   --plan=gin/runs/plan_table_2.gin   models that are planned here first; what does not fit a host is refused. `none`: no plan
+#   --topology=v4:2x2x1          of one host, for the plan; follows from --type where that says it
 #   --spot                       a VM that may be taken away; run again to go on
 #   --keep                       do not delete the VM at the end
 #   --existing                   use a VM that is there; it is not deleted
@@ -21,6 +23,7 @@ fail() {
 }
 
 NAME='' ZONE='' GRID='' OUTPUT='' TYPE=v4-8 VERSION=tpu-ubuntu2204-base WORKERS='' RESULTS=results
+PLAN=gin/runs/plan_table_2.gin TOPOLOGY=''
 SPOT='' KEEP='' EXISTING='' DRY_RUN=''
 while [[ $# -gt 0 ]]; do
   case "$1" in
@@ -32,6 +35,8 @@ while [[ $# -gt 0 ]]; do
     --version=*) VERSION="${1#*=}" ;;
     --workers=*) WORKERS="${1#*=}" ;;
     --results=*) RESULTS="${1#*=}" ;;
+    --plan=*) PLAN="${1#*=}" ;;
+    --topology=*) TOPOLOGY="${1#*=}" ;;
     --spot) SPOT=1 ;;
     --keep) KEEP=1 ;;
     --existing) EXISTING=1 ;;
@@ -49,6 +54,18 @@ done
 [[ -f "$ROOT/$GRID" ]] || fail "--grid: expected a file in this checkout, found nothing at $GRID."
 [[ -z "$WORKERS" || "$WORKERS" =~ ^[1-9][0-9]*$ ]] || fail "--workers: expected a number, found $WORKERS."
 
+if [[ "$PLAN" != none ]]; then
+  [[ -f "$ROOT/$PLAN" ]] || fail "--plan: expected a gin file in this checkout or none, found nothing at $PLAN."
+  case "$TOPOLOGY/$TYPE" in
+    ?*/*) ;;
+    /v4-*) TOPOLOGY=v4:2x2x1 ;;
+    /v5p-*) TOPOLOGY=v5p:2x2x1 ;;
+    /v5litepod-4) TOPOLOGY=v5e:2x2 ;;
+    /v6e-4) TOPOLOGY=v6e:2x2 ;;
+    *) fail "--type: no host is known for $TYPE; give its --topology, e.g. v5e:2x2, or --plan=none." ;;
+  esac
+fi
+
 run() {
   printf '%q ' "$@"
   printf '\n'
@@ -63,6 +80,19 @@ clean_up() {
   [[ -z "$ARCHIVE" ]] || rm -f "$ARCHIVE"
   [[ -n "$KEEP" || -n "$EXISTING" ]] || tpu delete "$NAME" --quiet
 }
+
+# 0. Plan, here and without a TPU: every worker has the models on its own chips, so they must fit one host.
+if [[ "$PLAN" != none ]]; then
+  VENV_PYTHON=python
+  if [[ -z "$DRY_RUN" ]]; then
+    # shellcheck source=launch/environment.sh
+    source "$ROOT/launch/environment.sh"
+    prepare_environment tpu_plan
+    cd "$ROOT"
+  fi
+  run "$VENV_PYTHON" -m specdec.main --mode=plan --gin_file="$PLAN" --output="$RESULTS/plan.md" \
+    --gin.TOPOLOGY="'$TOPOLOGY'" --gin.MUST_FIT=True || fail "the plan was refused, see above; nothing was created."
+fi
 
 # 1. Create.
 if [[ -z "$EXISTING" ]]; then

@@ -47,6 +47,7 @@ def plan(
     schedules: bool = True,
     store: str = "runs/plan",
     notes: Sequence[str] = (),
+    must_fit: bool = False,
 ) -> list[plan_report.Table]:
   """Compiles the real programs for a slice and writes what they need, move and promise.
 
@@ -74,12 +75,14 @@ def plan(
     store: folder of analyses by content; a plan that was stopped goes on from
       there. '' keeps none.
     notes: paragraphs to put before the tables.
+    must_fit: raise where a program does not fit a chip, once the pages are written.
 
   Returns:
     The tables.
 
   Raises:
-    ValueError: an argument is out of its range.
+    ValueError: an argument is out of its range; with must_fit, a program does not
+      fit, or libtpu is missing and nobody can tell.
   """
   workload = Workload(batch_size, encoder_length, max_new_tokens, pieces, dtype)
   cases = _cases(published, alphas or {}, gammas)
@@ -88,6 +91,8 @@ def plan(
     raise ValueError(f"drafter: expected one of {', '.join(sorted(drafts)) or 'no drafts'}, found {unknown[0]!r}.")
   chip = chips.chip_of(topology)
   if not chips.compiler_is_installed():
+    if must_fit:
+      raise ValueError("must_fit: expected libtpu, which says what fits, found none. pip install 'specdec[tpu_plan]'.")
     text = lowering.report(target, drafts, sorted(set(gammas)), workload)
     report.write_text(output, text)
     logging.warning("libtpu is not installed: checked only that everything lowers for TPU. pip install 'specdec[tpu_plan]'.")
@@ -111,6 +116,9 @@ def plan(
   write(output, found, tables, notes)
   for who, one in found.refused():
     logging.warning("%s, %s: does not fit a chip. %s", who, one.name, one.refused)
+  if must_fit and found.refused():
+    names = "; ".join(f"{who}, {one.name}" for who, one in found.refused())
+    raise ValueError(f"must_fit: expected programs that fit a chip of {topology}, found that these do not: {names}.")
   return tables
 
 

@@ -59,6 +59,10 @@ def test_tpu_vm_dry_run_prints_every_line_in_order():
   assert found.returncode == 0, found.stderr
   lines = lines_of(found.stdout)
   verbs = [line[4] if line[:4] == ["gcloud", "compute", "tpus", "tpu-vm"] else " ".join(line[:3]) for line in lines]
+  assert lines[0][1:4] == ["-m", "specdec.main", "--mode=plan"] and lines[0][-2:] == [
+      "--gin.TOPOLOGY='v4:2x2x1'", "--gin.MUST_FIT=True",
+  ]  # fmt: skip
+  lines, verbs = lines[1:], verbs[1:]
   assert verbs == ["create", "scp", "ssh", "ssh", "ssh", "mkdir -p results", "gcloud storage cp", "delete"]
   assert "--accelerator-type=v4-16" in lines[0] and "--spot" in lines[0]
   assert all("--zone=us-central2-b" in line for line in lines if line[2] == "tpus")
@@ -88,12 +92,18 @@ def test_tpu_vm_that_stays():
         ([*TPU, "--output=here"], "expected a gs:// folder"),
         ([*TPU, "--grid=gone.py"], "found nothing at gone.py"),
         ([*TPU, "--workers=none"], "expected a number, found none"),
+        ([*TPU, "--plan=gone.gin"], "found nothing at gone.gin"),
+        ([*TPU, "--type=v9-4"], "no host is known for v9-4"),
         ([*TPU, "--size=3"], "unknown argument --size=3"),
     ],
 )
 def test_tpu_vm_says_what_is_wrong(arguments, message):
   found = run(LAUNCH / "tpu_vm.sh", *arguments)
   assert found.returncode == 1 and message in found.stderr and "gcloud" not in found.stdout
+
+
+def test_tpu_vm_without_a_plan():
+  assert "--mode=plan" not in run(LAUNCH / "tpu_vm.sh", *TPU, "--plan=none").stdout
 
 
 def load_xm_launch():

@@ -50,6 +50,12 @@ def test_without_the_compiler_everything_still_lowers(tmp_path, monkeypatch, cap
   assert "pip install 'specdec[tpu_plan]'" in caplog.text
 
 
+def test_without_the_compiler_nobody_can_tell_what_fits(tmp_path, monkeypatch):
+  monkeypatch.setattr(chips, "compiler_is_installed", lambda: False)
+  with pytest.raises(ValueError, match="must_fit: expected libtpu"):
+    run(tmp_path, alphas={"tiny": 0.5}, gammas=(2,), must_fit=True)
+
+
 def test_without_the_compiler_a_slice_says_what_to_install(monkeypatch):
   monkeypatch.setattr(chips, "compiler_is_installed", lambda: False)
   with pytest.raises(ValueError, match="pip install 'specdec\\[tpu_plan\\]'"):
