@@ -16,6 +16,7 @@ from absl import flags
 from absl import logging
 import gin
 
+from specdec.modes import configuration
 from specdec.modes.configuration import folder as gin_folder
 from specdec.modes.configuration import parse as parse_gin
 
@@ -38,7 +39,8 @@ MODES = {
 
 _MODE = flags.DEFINE_enum("mode", None, sorted(MODES), "What to do.", required=True)
 _GIN_FILE = flags.DEFINE_multi_string("gin_file", [], "A gin file; may be given several times.")
-_GIN_BINDINGS = flags.DEFINE_multi_string("gin_bindings", [], "A gin binding; --gin.NAME=value is the same.")
+_GIN_BINDINGS = flags.DEFINE_multi_string("gin_bindings", [], "A gin binding; --gin.NAME=value is one, if something reads NAME.")
+_GIN_MACRO = flags.DEFINE_multi_string("gin_macro", [], "A macro that something must read; --gin.NAME=value adds NAME.")
 _GIN_SEARCH_PATHS = flags.DEFINE_list("gin_search_paths", [], "Folders in which gin files are looked for before ours.")
 _INPUT = flags.DEFINE_string("input", None, "Input file ('-' is stdin); overrides the gin file.")
 _OUTPUT = flags.DEFINE_string("output", None, "Output file ('-' is stdout); overrides the gin file.")
@@ -58,7 +60,7 @@ _AGAINST = flags.DEFINE_enum("against", None, ["flax", "t5x"], "What --mode=benc
 
 
 def rewrite_gin_args(args: Sequence[str]) -> list[str]:
-  """Turns `--gin.NAME=value` into `--gin_bindings=NAME = value`, as T5X does."""
+  """Turns `--gin.NAME=value` into `--gin_bindings=NAME = value`, as T5X does, and notes which are macros."""
   rewritten = []
   for arg in args:
     if arg.startswith("--gin."):
@@ -66,6 +68,8 @@ def rewrite_gin_args(args: Sequence[str]) -> list[str]:
         raise ValueError(f"{arg}: expected --gin.NAME=value.")
       name, value = arg[len("--gin.") :].split("=", maxsplit=1)
       arg = f"--gin_bindings={name} = {value}"
+      if name.isidentifier():
+        rewritten.append(f"--gin_macro={name}")
     rewritten.append(arg)
   return rewritten
 
@@ -157,6 +161,7 @@ def main(argv: Sequence[str]) -> None:
   else:
     try:
       parse_gin(_GIN_FILE.value, _GIN_BINDINGS.value, _GIN_SEARCH_PATHS.value)
+      configuration.check_macros(_GIN_MACRO.value)
     except (ValueError, AttributeError, ImportError, OSError, SyntaxError) as error:  # What gin raises.
       _exit(error)
     if _DRY_RUN.value:

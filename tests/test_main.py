@@ -24,7 +24,8 @@ def clean_gin():
 def test_gin_arguments_are_rewritten_as_in_t5x():
   arguments = ["specdec", "--mode=train", "--gin.a.b=1", "--gin.M='x=y'", "--gin_file=f", "--output=--gin.c=1"]
   assert main.rewrite_gin_args(arguments) == [
-      "specdec", "--mode=train", "--gin_bindings=a.b = 1", "--gin_bindings=M = 'x=y'", "--gin_file=f", "--output=--gin.c=1"
+      "specdec", "--mode=train", "--gin_bindings=a.b = 1", "--gin_macro=M", "--gin_bindings=M = 'x=y'", "--gin_file=f",
+      "--output=--gin.c=1",
   ]  # fmt: skip
   with pytest.raises(ValueError, match="--gin.a.b: expected --gin.NAME=value"):
     main.rewrite_gin_args(["--gin.a.b"])
@@ -39,6 +40,20 @@ def test_modes_say_what_they_lack(mode):
 def test_unknown_arguments_of_a_mode():
   with pytest.raises(ValueError, match="--mode=export: expected no --input; this mode has no such argument"):
     main.run_mode("export", input="x")
+
+
+def test_a_misspelt_macro_is_refused(tmp_path):
+  path = tmp_path / "run.gin"
+  path.write_text(
+      "from __gin__ import dynamic_registration\nfrom specdec.modes import decode\n"
+      "GAMMAS = 3\nFILE = 'gone.txt'\ndecode.decode.gamma = %GAMMAS\ndecode.decode.input = %FILE\n"
+  )
+  message = call_main("--mode=decode", f"--gin_file={path}", "--gin.GAMMA=0")
+  assert message == (
+      "specdec: --gin.GAMMA: expected a macro that something reads, found one that nothing does; "
+      "the gin files read FILE, GAMMAS."
+  )
+  assert call_main("--mode=decode", f"--gin_file={path}", "--gin.GAMMAS=0", "--dry_run") is None
 
 
 def test_overrides_win(tiny, tmp_path):
@@ -70,7 +85,7 @@ def test_dry_run_prints_the_resolved_configuration(path, capsys, monkeypatch):
   monkeypatch.setattr(main, "run_mode", lambda *_: pytest.fail("a dry run must not run"))
   text = "".join(file.read_text(encoding="utf-8") for file in (ROOT / "gin").rglob("*.gin"))
   required = sorted(set(re.findall(r"^(\w+) = %gin.REQUIRED$", text, flags=re.MULTILINE)))
-  bindings = [f"--gin.{name}='given'" for name in required]
+  bindings = [f"--gin_bindings={name} = 'given'" for name in required]  # Not --gin.: few of them are read by each file.
   assert call_main("--mode=decode", f"--gin_file={path}", *bindings, "--dry_run") is None
   printed = capsys.readouterr().out
   own = [line.split(" = ")[0].strip() for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("  ")]

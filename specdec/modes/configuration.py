@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 import importlib.util  # noqa: F401  (gin uses it and does not import it)
 import os
+import re
 from typing import Any
 
 import gin
@@ -25,6 +26,19 @@ def parse(files: Sequence[str], bindings: Sequence[str], search_paths: Sequence[
   for path in (*search_paths, ours, os.path.dirname(ours)):
     gin.add_config_file_search_path(path)
   gin.parse_config_files_and_bindings(list(files), list(bindings), skip_unknown=False)
+
+
+def check_macros(names: Sequence[str]) -> None:
+  """Refuses macros that nothing in the parsed configuration reads: gin would take a misspelt one in silence.
+
+  Raises:
+    ValueError: with the macros that are read.
+  """
+  read = set(re.findall(r"%(?:\w+/)*([A-Za-z_]\w*)", gin.config_str()))
+  for name in names:
+    if name not in read:
+      found = f"the gin files read {', '.join(sorted(read))}" if read else "the gin files read no macro"
+      raise ValueError(f"--gin.{name}: expected a macro that something reads, found one that nothing does; {found}.")
 
 
 def provenance() -> dict[str, Any]:
