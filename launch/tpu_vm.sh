@@ -6,7 +6,8 @@
 #   --version=tpu-ubuntu2204-base   runtime version
 #   --workers=N                  hosts; asked of the VM when not given (1 in a dry run)
 #   --results=results            folder here that the results are copied to
-#   --plan=gin/runs/plan_table_2.gin   models that are planned here first; what does not fit a host is refused. `none`: no plan
+#   --plan=gin/runs/plan_table_2.gin   models that are planned here first; what does not fit a host is refused. An hour or two
+#                                the first time, then from runs/plan. `none`: no plan
 #   --topology=v4:2x2x1          of one host, for the plan; follows from --type where that says it
 #   --spot                       a VM that may be taken away; run again to go on
 #   --keep                       do not delete the VM at the end

@@ -68,8 +68,7 @@ def lay_out(params: Mapping[str, Any], config: T5Config, out_first: bool | None 
     params: nested dict with T5X's names; `decoder` and `token_embedder` are read.
     config: of the model.
     out_first: layout of the kernels, see `layers.Kernel`; None takes the faster
-      one for each: out first where the model is wide (from 512 on) or the kernel
-      narrows.
+      one: out first where the model is wide (from 512 on).
   """
 
   def kernel(*arrays):
