@@ -135,7 +135,7 @@ def test_a_configuration_is_compiled_once(name, tables):
   listen = lambda event, *_, **__: compiled.append(event) if event.endswith("backend_compile_duration") else None
   jax.monitoring.register_event_duration_secs_listener(listen)
   try:
-    jax.jit(lambda x: x + len(name))(jnp.arange(3)).block_until_ready()
+    jax.jit(lambda x: x + len(name))(np.arange(3)).block_until_ready()
     assert len(compiled) == 1  # The listener does hear.
     del compiled[:]
     before = loop.generate._cache_size()
