@@ -58,6 +58,10 @@ def decoded(network, decode_fn, **static):
 def test_decoding_equals_that_of_t5x_s_network(decode_fn, static):
   theirs, their_aux = decoded("t5x", decode_fn, **static)
   ours, aux = decoded("ours", decode_fn, **static)
+  if decode_fn == "beam" and static["num_decodes"] > 1:
+    # A network that takes a prefill gets an index to begin at, and T5X then moves every beam to the left: beams that
+    # begin with the padding token, as a random network's do (row 4), lose it. T5X's network takes none.
+    theirs = decoding._left_align_prompts(theirs.reshape(-1, L)).reshape(theirs.shape)
   np.testing.assert_array_equal(ours, theirs)
   np.testing.assert_allclose(aux["scores"], their_aux["scores"], atol=5e-4)
 
