@@ -4,6 +4,8 @@ from collections.abc import Sequence
 import sys
 from typing import Any
 
+import gin
+
 from specdec import models
 from specdec import recipes
 from specdec.benchmark import acceptance
@@ -174,7 +176,8 @@ def _against(name, target, plain_step, steps, params, temperature, shape, reques
     short = shape | dict(max_new_tokens=1)
     return tuple(Decoder(step, params, dict(temperature=temperature), **s) for s in (shape, short))
 
-  theirs = [against_lib.yardstick(name, target, d.max_new_tokens, temperature) for d in pair(plain_step)]
+  with gin.unlock_config():  # T5X registers configurables when it is imported, which is only now.
+    theirs = [against_lib.yardstick(name, target, d.max_new_tokens, temperature) for d in pair(plain_step)]
   decoders = {name: tuple(zip(pair(plain_step), theirs)), "plain": pair(plain_step)}
   decoders |= {f"gamma {gamma}": pair(step) for gamma, step in steps.items()}
   timings = against_lib.compare(decoders, requests, shape["batch_size"], repeats)

@@ -50,7 +50,6 @@ from tests.t5x import task
 seqio.PassThroughVocabulary:
   size = {task.V}
   eos_id = 1
-MODEL = @models.EncoderDecoderModel()
 models.EncoderDecoderModel:
   module = @NETWORK()
   input_vocabulary = @seqio.PassThroughVocabulary()
@@ -63,13 +62,15 @@ SIZES:
 {chr(10).join(f"  {name} = {value}" for name, value in SIZES.items())}
   mlp_activations = ('gelu', 'linear')
   dropout_rate = 0.0
-MIXTURE_OR_TASK_NAME = '{task.NAME}'
-TASK_FEATURE_LENGTHS = {task.LENGTHS}
 """
+TASK = f"""
+MODEL = @models.EncoderDecoderModel()
+MIXTURE_OR_TASK_NAME = '{task.NAME}'
+TASK_FEATURE_LENGTHS = {{{task.LENGTHS}}}
+"""  # After the include of the run that asks for them; the braces are for `format`.
 OURS = COMMON.replace("PROGRAM", "train").replace("NETWORK", "t5x_module.T5XModule").replace("SIZES", "t5.T5Config")
 THEIRS = COMMON.replace("PROGRAM", "infer").replace("NETWORK", "network.Transformer").replace("SIZES", "network.T5Config")
-TRAIN = """
-include 't5x/configs/runs/pretrain.gin'
+TRAIN = "\ninclude 't5x/configs/runs/pretrain.gin'" + TASK + """
 MODEL_DIR = '{folder}'
 TRAIN_STEPS = {steps}
 BATCH_SIZE = 16
@@ -81,8 +82,7 @@ utils.SaveCheckpointConfig.period = {period}
 utils.create_learning_rate_scheduler.factors = 'constant'
 utils.create_learning_rate_scheduler.base_learning_rate = 0.03
 """
-INFER = """
-include 't5x/configs/runs/infer.gin'
+INFER = "\ninclude 't5x/configs/runs/infer.gin'" + TASK + """
 CHECKPOINT_PATH = '{target}'
 INFER_OUTPUT_DIR = '{output}'
 infer_script.infer.mode = 'predict_with_aux'
