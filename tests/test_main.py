@@ -72,6 +72,16 @@ def test_overrides_win(tiny, tmp_path):
   assert not (tmp_path / "out.jsonl").exists()
 
 
+def test_folders_of_the_user_do_not_hide_ours(tmp_path, monkeypatch):
+  """gin takes `models/` in the working folder for a package: our own commands write there."""
+  for name in ("models", "runs", "tasks", "trees"):
+    (tmp_path / name).mkdir()
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.syspath_prepend(str(tmp_path))
+  for _ in range(2):
+    assert call_main("--mode=decode", "--gin_file=runs/demo.gin", "--dry_run") is None
+
+
 def test_search_paths(tiny, tmp_path):
   (tmp_path / "mine.gin").write_text("from __gin__ import dynamic_registration\nM = 3\n")
   assert "Unable to open file: mine.gin" in call_main("--mode=decode", "--gin_file=mine.gin", "--dry_run")

@@ -1,6 +1,6 @@
 """Gin in the manner of T5X: where files are looked for, how they are parsed, and what a record keeps of them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import importlib.util  # noqa: F401  (gin uses it and does not import it)
 import os
 import re
@@ -18,10 +18,24 @@ def folder() -> str:
   return inside if os.path.isdir(inside) else os.path.join(os.path.dirname(package), "gin")
 
 
+def _tolerant(exists: Callable[[str], bool]) -> Callable[[str], bool]:
+  """gin also looks for a file in packages, and stumbles over a mere folder of that name in the working folder."""
+
+  def check(path: str) -> bool:
+    try:
+      return exists(path)
+    except TypeError:  # A package without an origin.
+      return False
+
+  check.tolerant = True
+  return exists if hasattr(exists, "tolerant") else check  # A second `parse` does not wrap it again.
+
+
 def parse(files: Sequence[str], bindings: Sequence[str], search_paths: Sequence[str] = ()) -> None:
   """Parses files, then bindings; paths are relative to the working folder, the search paths, or ours."""
   ours = folder()
   gin.clear_config(clear_constants=True)
+  gin.config._FILE_READERS[:] = [(read, _tolerant(exists)) for read, exists in gin.config._FILE_READERS]
   del gin.config._LOCATION_PREFIXES[1:]  # Of an earlier call; gin has no public way to forget them.
   for path in (*search_paths, ours, os.path.dirname(ours)):
     gin.add_config_file_search_path(path)
