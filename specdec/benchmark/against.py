@@ -51,6 +51,19 @@ class Timing(NamedTuple):
     return 1e3 * (self.seconds - self.first) / rest if rest else float("nan")
 
 
+def check(name: str, temperatures: Sequence[float]) -> None:
+  """Refuses an unknown yardstick, and temperatures that it does not know, before anything is run.
+
+  Raises:
+    ValueError: what was expected and found.
+  """
+  if name not in YARDSTICKS:
+    raise ValueError(f"against: expected one of {sorted(YARDSTICKS)}, found {name!r}.")
+  if name == "flax" and any(temperatures):
+    found = ", ".join(f"{temperature:g}" for temperature in temperatures)
+    raise ValueError(f"against: 'flax' decodes greedily, expected temperature 0 alone, found {found}.")
+
+
 def yardstick(name: str, target: models.Model, max_new_tokens: int, temperature: float) -> Callable[..., Array]:
   """Another decoder of the weights of `target`: `(arguments of loop.generate) -> tokens [B, L]`.
 
@@ -65,8 +78,7 @@ def yardstick(name: str, target: models.Model, max_new_tokens: int, temperature:
       yardstick does not know.
     ModuleNotFoundError: T5X is asked for and missing.
   """
-  if name not in YARDSTICKS:
-    raise ValueError(f"against: expected one of {sorted(YARDSTICKS)}, found {name!r}.")
+  check(name, [temperature])
   return YARDSTICKS[name](target, max_new_tokens, temperature)
 
 
@@ -78,8 +90,7 @@ def _parameters(target: models.Model) -> Any:
 
 
 def _flax_decoder(target: models.Model, max_new_tokens: int, temperature: float) -> Callable[..., Array]:
-  if temperature:
-    raise ValueError(f"against: 'flax' decodes greedily, expected temperature 0, found {temperature:g}.")
+  del temperature  # 0, see `check`.
   params = _parameters(target)
 
   def run(step: Any, keys: Array, params_: Any, prompt: Any, *rest: Any) -> Array:

@@ -73,8 +73,8 @@ def benchmark(
     ValueError: bad input, another number of references, or `against` is unknown.
     ModuleNotFoundError: T5X is asked for and missing.
   """
-  if against is not None and against not in against_lib.YARDSTICKS:
-    raise ValueError(f"against: expected one of {sorted(against_lib.YARDSTICKS)}, found {against!r}.")
+  if against is not None:
+    against_lib.check(against, temperatures)
   models.pair(target, draft)
   if draft.model is None:
     raise ValueError("draft: expected one with a model to time its calls, found a drafter without.")

@@ -70,11 +70,8 @@ def lay_out(params: Mapping[str, Any], config: T5Config, out_first: bool | None 
     out_first: layout of the kernels, see `layers.Kernel`; None takes the faster
       one: out first where the model is wide (from 512 on).
   """
-
-  def kernel(*arrays):
-    wide = config.emb_dim >= 512
-    return Kernel.lay_out(wide if out_first is None else out_first, *arrays)
-
+  out_first = config.emb_dim >= 512 if out_first is None else out_first
+  kernel = lambda *arrays: Kernel.lay_out(out_first, *arrays)
   decoder = params["decoder"]
   kernels = lambda tree, *names: [tree[name]["kernel"] for name in names]
   mlp_names = ["wi"] if len(config.mlp_activations) == 1 else [f"wi_{i}" for i in range(len(config.mlp_activations))]

@@ -33,7 +33,7 @@ def test_another_network_is_refused(name):
 
 
 def test_what_a_yardstick_does_not_know():
-  with pytest.raises(ValueError, match="'flax' decodes greedily, expected temperature 0, found 0.5"):
+  with pytest.raises(ValueError, match="'flax' decodes greedily, expected temperature 0 alone, found 0.5"):
     against.yardstick("flax", None, 4, 0.5)
   with pytest.raises(ValueError, match=r"expected one of \['flax', 't5x'\], found 'torch'"):
     against.yardstick("torch", None, 4, 0.0)

@@ -1,4 +1,4 @@
-"""`benchmark.timing`: its arithmetic on made-up times, and its loops on a model that is a table."""
+"""`benchmark.timing` and `benchmark.calls`: their arithmetic on made-up times, and the loops on a model that is a table."""
 
 import types
 

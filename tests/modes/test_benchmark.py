@@ -55,6 +55,9 @@ def test_against_a_plain_flax_loop(tiny, tmp_path, capsys):
   assert [(r["equal"], r["rows"]) for r in found] == [(6, 6)] * 3, "the loop over Flax's weights writes the same tokens"
   assert all(r["call_ratio"] > 0 for r in found)
   assert "| flax |" in capsys.readouterr().err
+  with pytest.raises(ValueError, match="expected temperature 0 alone, found 0, 1"):
+    benchmark.benchmark(tiny.target, tiny.draft, source, str(tmp_path / "none.jsonl"), against="flax")
+  assert not (tmp_path / "none.jsonl").exists()
 
 
 def test_a_draft_of_another_vocabulary(tiny, tmp_path):
