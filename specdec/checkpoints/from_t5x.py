@@ -203,16 +203,23 @@ def _read_leaves(
     dtype: np.dtype | None,
     place: Callable[[str, np.ndarray], Any] | None,
 ) -> dict[str, Any]:
-  """Reads the leaves of the index one after the other, and takes stacked layers apart at once, to hold none twice."""
+  """Reads the leaves of the index one after the other, the largest first, and takes stacked layers apart at once.
+
+  What is held beside the array that is wanted, its chunk before the cast, is
+  then largest while little else is held.
+  """
+  described = {name: _describe(folder, name, leaf) for name, leaf in leaves.items()}
+  size = lambda name: int(np.prod(described[name].shape)) * described[name].dtype.itemsize
   arrays, pending = {}, {}
-  for name, leaf in leaves.items():
-    described = _describe(folder, name, leaf)
-    wanted = from_orbax.cast_dtype(described.dtype, dtype)
+  for name in sorted(leaves, key=size, reverse=True):
+    leaf = leaves[name]
+    stored = described[name].dtype
+    wanted = from_orbax.cast_dtype(stored, dtype)
     if not _is_spec(leaf):
       arrays[name] = _apart(name, np.asarray(leaf).astype(wanted), place)
       continue
-    spec = _array_spec(folder, name, leaf) | {"dtype": described.dtype.name}
-    if wanted != described.dtype:
+    spec = _array_spec(folder, name, leaf) | {"dtype": stored.name}
+    if wanted != stored:
       spec = {"driver": "cast", "base": spec, "dtype": wanted.name}
     pending[name] = ts.open(spec, open=True, read=True)
   for name, opening in pending.items():
